@@ -114,6 +114,7 @@ lock: $(VENV)/.dev ## pin all dependencies anew, without addresses
 	echo uv | $(BIN)/uv pip compile - --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements-uv.lock
 	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --no-annotate --upgrade -o requirements-dev.lock
+	$(BIN)/uv pip compile pyproject.toml --extra all --universal --generate-hashes --no-header --no-annotate --constraint requirements-dev.lock -o requirements-all.lock
 
 cov: $(VENV)/.dev ## coverage of the tests
 	$(BIN)/coverage run -m pytest $(T)

@@ -14,7 +14,18 @@ from statistics import median
 from urllib.parse import urlsplit
 
 from bench.load import Sample, Say, first_event, in_sessions, measure, to_model, to_nanobot, to_torana
-from bench.servers import PYTHON, Server, ask, instant_model, nanobot, started, torana, wait_for
+from bench.servers import (
+    PYTHON,
+    Server,
+    ask,
+    command_cpu,
+    installed_size,
+    instant_model,
+    nanobot,
+    started,
+    torana,
+    wait_for,
+)
 
 CONCURRENCY = (1, 16, 64)
 
@@ -104,9 +115,12 @@ def bare_loop(model_url: str) -> Generator[Loop]:
 def run(home: Path, *, rounds: int, messages: int, peer: Path | None, say: Callable[[str], None]) -> Results:
     """Measure everything; ``peer`` is the Python that has nanobot, and ``say`` is told what is under way."""
     results = Results()
+    results.add("installed size", installed_size())
     say("cold starts")
     for number in range(rounds):
         _measure_starts(results, home / f"start-{number}")
+        results.add("help cpu", command_cpu(home / f"start-{number}" / "builtin", "--help"))
+        results.add("list cpu", command_cpu(home / f"start-{number}" / "builtin", "sessions", "list"))
     with ExitStack() as stack:
         model = stack.enter_context(instant_model())
         gateway = stack.enter_context(torana(home / "gateway", **with_model(model)))
@@ -171,7 +185,7 @@ async def _at_a_time(
     async def bare(n: int) -> Sample:
         return loop.measure(messages=n, concurrency=c)
 
-    async def counted(n: int) -> Sample:
+    async def count_calls(n: int) -> Sample:
         before = gateway.cpu
         sample = await new(n)
         cpu.append(gateway.cpu - before)
@@ -181,7 +195,7 @@ async def _at_a_time(
     ways = {
         "model": saying(f"{parts.scheme}://{parts.netloc}", to_model, c),
         "loop": bare,
-        "torana": counted,
+        "torana": count_calls,
         "torana old": saying(gateway.url, in_sessions(c), c),
     }
     if other is not None:

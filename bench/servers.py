@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import time
@@ -122,13 +123,36 @@ def started(home: Path, **settings: str) -> Generator[tuple[str, float]]:
         yield server.url, began
 
 
+def command_cpu(home: Path, *arguments: str) -> float:
+    """Seconds of processor time of a command of ``torana`` on a data directory."""
+    environ = {**_without_settings(), "TORANA_DATA_DIR": str(home)}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([_SERVE[0], *arguments], env=environ, stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def installed_size() -> float:
+    """MiB on disk of what the gateway runs with, without byte code and without the tools that install it."""
+    kept = (path for path in PYTHON.parents[1].rglob("*") if path.is_file() and not path.is_symlink())
+    tools = {"__pycache__", "pip", "setuptools", "pkg_resources", "_distutils_hack"}
+    return sum(path.stat().st_blocks * 512 for path in kept if not tools & set(path.parts)) / 2**20
+
+
+def _without_settings() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TORANA_") and name != "PYTHONDONTWRITEBYTECODE"
+    }
+
+
 @contextmanager
 def _running(command: list[str], environ: Mapping[str, str], port: int, home: Path) -> Generator[Server]:
     home.mkdir(parents=True, exist_ok=True)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TORANA_")}
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
-            command, env={**clean, **environ}, cwd=home, stdout=log, stderr=subprocess.STDOUT
+            command, env={**_without_settings(), **environ}, cwd=home, stdout=log, stderr=subprocess.STDOUT
         )
     try:
         yield Server(url=f"http://127.0.0.1:{port}", process=psutil.Process(process.pid))

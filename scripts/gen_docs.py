@@ -56,8 +56,8 @@ Torana takes each setting from the first of these places that names it:
 
 In a variable a list is JSON (`["a", "b"]`) or values between commas (`a,b`). An empty variable counts as not
 set, but an empty `TORANA_GATEWAY_TOKEN` is refused. A relative path starts at the working directory, in a
-settings file at the file's own directory. `torana config check` finds mistakes, `torana config show` tells
-every value and where it came from.
+settings file at the file's own directory. `torana config check` reports errors, and `torana config show` shows
+every value and its origin.
 
 {_table(("Setting", "Variable", "Flag", "Type", "Default", "Meaning"), map(_setting, Settings.model_fields))}
 """
@@ -111,7 +111,7 @@ meaning is more specific.
 
 {_table(("Status", "Meaning"), _statuses(COMMON_PROBLEMS))}
 
-The same is true of these problems and every endpoint that reads a JSON body.
+Every endpoint that reads a JSON body can also answer with these problems.
 
 {_table(("Status", "Meaning"), _statuses(BODY_PROBLEMS))}
 

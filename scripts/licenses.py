@@ -52,11 +52,11 @@ _HEAD = """\
 `requirements.lock`. A size is that of the package alone. An import time includes what the package imports
 itself, in a new process. Both were measured on one machine, for orders of magnitude.
 
-## What Torana uses
+## Direct dependencies
 
 """
 _REST = """
-## What these packages need
+## Indirect dependencies
 
 """
 
@@ -94,6 +94,8 @@ def dependencies(pyproject: Path, table: Table) -> list[Dependency]:
     installs = {"base": project["dependencies"], **project["optional-dependencies"]}
     direct: dict[str, list[str]] = {}
     found: set[str] = set()
+    # The extra `all` names the other extras, whose requirements are in the table already.
+    del installs["all"]
     for install, lines in installs.items():
         requirements = [Requirement(line) for line in lines]
         base = {name for name, places in direct.items() if "base" in places}
@@ -158,7 +160,7 @@ def _own(requirements: Iterable[Requirement], base: set[str]) -> list[str]:
     for requirement in requirements:
         name = canonicalize_name(requirement.name)
         if name in base:
-            names += _added(name, requirement.extras)
+            names += _extra_needs(name, requirement.extras)
         elif _applies(requirement, [""]):
             names.append(name)
     return names
@@ -182,7 +184,7 @@ def _needs(name: str, extras: Iterable[str]) -> list[Requirement]:
     return [one for line in metadata.requires(name) or [] if _applies(one := Requirement(line), ["", *extras])]
 
 
-def _added(name: str, extras: Iterable[str]) -> list[str]:
+def _extra_needs(name: str, extras: Iterable[str]) -> list[str]:
     """Return what the extras of a package need, without what the package itself needs."""
     return [canonicalize_name(one.name) for one in _needs(name, extras) if not _applies(one, [""])]
 

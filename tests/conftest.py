@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -26,11 +28,12 @@ from tests.assembling import turns_over
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.capability import Safeguards
-from torana.agent.context import Contexts
-from torana.agent.files import Prompts
-from torana.agent.instructions import Instructions
 from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
+from torana.agent.prompt.context import Contexts
+from torana.agent.prompt.files import Prompts
+from torana.agent.prompt.instructions import Instructions
+from torana.agent.prompt.tool_list import ToolList
 from torana.agent.request_size import FixedTokens
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
@@ -40,6 +43,7 @@ from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
+from torana.store.engine import database as database_module
 from torana.store.engine.database import Database
 from torana.store.engine.migrate import migrate
 from torana.store.workspaces import Workspaces
@@ -51,6 +55,7 @@ from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skills import SkillTools
+from torana.tools.builtin.tool_search import ToolSearch
 from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
 from torana.tools.permission import Rules
@@ -72,6 +77,10 @@ settings.register_profile("fast", deadline=None, max_examples=20, derandomize=Tr
 settings.register_profile("long", deadline=None, max_examples=200)
 settings.load_profile(os.environ.get("TORANA_TEST_PROFILE", "fast"))
 
+# A shell lets its background jobs ignore Ctrl-C, and the programs that the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Collection makes millions of objects that stay: the collector would look at them again and again.
 gc.disable()
 
@@ -88,6 +97,34 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Generator[None]:
+    """Let commits of this process not wait for the disk: no test cuts the power, and a wait takes time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database_module, "PRAGMAS", (*database_module.PRAGMAS, "synchronous=OFF"))
+        yield
+
+
+def _loggers() -> list[logging.Logger]:
+    named = logging.Logger.manager.loggerDict.values()
+    return [logging.getLogger(), *(logger for logger in named if isinstance(logger, logging.Logger))]
+
+
+@pytest.fixture
+def logging_as_before() -> Generator[None]:
+    """Restore all loggers at the end, for tests that configure logging."""
+    before = {it: (it.level, it.propagate, it.handlers[:], it.filters[:]) for it in _loggers()}
+    yield
+    for logger in _loggers():
+        level, propagate, handlers, filters = before.get(logger, (logging.NOTSET, True, [], []))
+        for handler in [handler for handler in logger.handlers if handler not in handlers]:
+            handler.close()
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+        logger.filters[:] = filters
 
 
 @pytest.fixture
@@ -190,6 +227,7 @@ def open_agent(
         rules: Rules | None = None,
         bounds: Bounds | None = None,
         fixed_tokens: FixedTokens | None = None,
+        pinned: Sequence[str] = ("*",),
     ) -> TurnAgent:
         sessions = Sessions(database=database, history_messages=history_messages)
         memory = Memory(database=database, clock=clock)
@@ -202,6 +240,7 @@ def open_agent(
                 MemoryTools(memory=memory),
                 ConversationTools(sessions=sessions),
                 SkillTools(skills=core_skills),
+                ToolSearch(skills=core_skills),
                 ScheduleTools(planner=AgentSchedules(schedules=schedules)),
                 FileTools(workspaces=workspaces),
                 ListTools(workspaces=workspaces),
@@ -210,12 +249,14 @@ def open_agent(
             own=[],
             computing=computing,
         )
+        tool_list = ToolList(skills=core_skills, pinned=pinned, direct=10)
         return TurnAgent(
             model=model,
             capabilities=[
                 Safeguards(
                     permits=PermissionGate(rules=rules or Rules()),
                     tools=toolset or core,
+                    tool_list=tool_list,
                     measured=MeasuredCalls(measurements=Measurements(), prices=Prices()),
                 )
             ],
@@ -224,6 +265,7 @@ def open_agent(
                 memory=memory,
                 instructions=Instructions(persona="You are Torana.", timezone=zone, skills=core_skills),
                 prompts=Prompts(sessions=sessions, takes=frozenset(takes)),
+                tool_list=tool_list,
                 recall_in_rooms=recall_in_rooms,
                 clock=clock,
             ),

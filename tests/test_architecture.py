@@ -20,6 +20,7 @@ from torana.api.problems import body_of, error_from, status_of
 from torana.errors import GatewayError
 from torana.messages import Failure
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SOURCE = Path(torana.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -104,31 +105,31 @@ def export_order(name: str) -> tuple[bool, bool, str]:
     return not name.isupper(), not name[0].isupper(), name
 
 
-def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
 def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Return the number of lines without inner functions, which are measured separately."""
-    inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inner = [node for node in ast.walk(function) if isinstance(node, FUNCTIONS)]
     lines = {line for node in inner[1:] for line in range(node.lineno, (node.end_lineno or 0) + 1)}
     return (function.end_lineno or 0) - function.lineno + 1 - len(lines)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_modules_and_functions_stay_within_their_size(path: Path) -> None:
-    # A migration is written once, and only a machine reads it.
-    if "migrations" in path.parts:
-        return
+def test_modules_and_functions_have_docstrings_and_stay_within_their_size() -> None:
+    found: list[str] = []
+    for path in MODULES:
+        text = path.read_text("utf-8")
+        tree = ast.parse(text)
+        if not ast.get_docstring(tree):
+            found.append(f"{name_of(path)} has no docstring")
+        # A migration is written once, and only a machine reads it.
+        if "migrations" in path.parts:
+            continue
+        if len(text.splitlines()) > 600:
+            found.append(f"{name_of(path)} has more than 600 lines")
+        found += [
+            f"{name_of(path)}: {node.name} has more than 60 lines"
+            for node in ast.walk(tree)
+            if isinstance(node, FUNCTIONS)
+            and (node.end_lineno or 0) - node.lineno >= 60
+            and own_lines(node) > 60
+        ]
 
-    assert [function.name for function in functions_of(path) if own_lines(function) > 60] == []
-    assert len(path.read_text("utf-8").splitlines()) <= 600
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_module_has_a_docstring(path: Path) -> None:
-    tree = ast.parse(path.read_text("utf-8"))
-
-    assert ast.get_docstring(tree)
+    assert found == []

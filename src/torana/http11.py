@@ -128,7 +128,7 @@ class Config(uvicorn.Config):
         self.most = most
         self._told: dict[str, float] = {}
 
-    def tell_full(self, event: str, now: float) -> None:
+    def log_full(self, event: str, now: float) -> None:
         """Log that the limit of connections is reached, at most once a minute for each event."""
         if now - self._told.get(event, -math.inf) >= _TOLD:
             self._told[event] = now
@@ -219,7 +219,7 @@ class Protocol(H11Protocol):
         if len(self.connections) <= self.config.most or self._evict_another():
             self._watch_head()
         else:
-            self.config.tell_full("too_many_connections", self.loop.time())
+            self.config.log_full("too_many_connections", self.loop.time())
             transport.close()
 
     def patience(self) -> tuple[int, float] | None:
@@ -250,7 +250,7 @@ class Protocol(H11Protocol):
             return False
         counts = Counter(other.network for other, _ in waiting)
         victim, _ = min(waiting, key=lambda one: (-counts[one[0].network], one[1]))
-        self.config.tell_full("slow_connections_evicted", self.loop.time())
+        self.config.log_full("slow_connections_evicted", self.loop.time())
         self.connections.discard(victim)
         victim.transport.abort()  # close() would wait until the client has read the response
         return True

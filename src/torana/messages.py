@@ -17,6 +17,9 @@ EVERYONE = "*"
 #: The prefix of the name of a schedule's principal.
 SCHEDULE_PRINCIPAL = "schedule:"
 
+#: The text between a message and the note on it in a model request.
+NOTE_MARK = "\n\n[Note from the gateway, not from the user]\n"
+
 #: The contract's limits, in Unicode code points.
 CONTENT_LIMIT = 10_000
 ID_LIMIT = 256
@@ -31,6 +34,7 @@ USAGE_DAYS_LIMIT = 366
 MICRO = 1_000_000
 
 TurnState = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
+TURN_STATES: tuple[TurnState, ...] = get_args(TurnState)
 #: The treatment of a message whose session is busy; see ``turns``.
 OnBusy = Literal["queue", "steer", "interrupt", "reject"]
 #: The scopes: send messages and follow their turns; read sessions; install and remove skills; change a user's
@@ -149,12 +153,40 @@ class Inbound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputParts:
+    """Estimated parts of input tokens: the instructions, the definitions of tools, and the messages."""
+
+    instructions: int = 0
+    tools: int = 0
+    history: int = 0
+
+    def __add__(self, other: InputParts) -> InputParts:
+        return InputParts(
+            instructions=self.instructions + other.instructions,
+            tools=self.tools + other.tools,
+            history=self.history + other.history,
+        )
+
+    def scaled_to(self, tokens: int) -> InputParts:
+        """Return the parts in the same proportion with a sum of ``tokens``."""
+        total = self.instructions + self.tools + self.history
+        if total == 0 or tokens == 0:
+            return self
+        instructions, tools = self.instructions * tokens // total, self.tools * tokens // total
+        return InputParts(instructions=instructions, tools=tools, history=tokens - instructions - tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """The usage of a turn. ``cost_usd`` is 0 for a model without a known price."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    #: Zero for the builtin model.
+    estimated_input: InputParts = InputParts()
+    #: The usage of each model by its name, where it is known. It adds up to the whole.
+    shares: tuple[tuple[str, Usage], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +245,11 @@ class Turn:
     def is_scheduled(self) -> bool:
         """Return whether a schedule created the turn."""
         return self.principal.startswith(SCHEDULE_PRINCIPAL)
+
+    @property
+    def schedule_id(self) -> str | None:
+        """Return the id of the schedule that created the turn, or None."""
+        return self.principal.removeprefix(SCHEDULE_PRINCIPAL) if self.is_scheduled else None
 
     @property
     def last_event(self) -> Literal["turn.completed", "turn.failed"]:

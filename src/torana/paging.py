@@ -26,6 +26,7 @@ _Time = Annotated[AwareDatetime, Field(gt=_DAWN, lt=_DUSK)]
 #: Numbers that SQLite can store.
 _Number = Annotated[int, Field(ge=0, lt=2**63)]
 
+_TIME = TypeAdapter[datetime](_Time)
 #: The cursor of a list by time: the time and id of the page's last item.
 TIME_KEY = TypeAdapter[tuple[datetime, str]](tuple[_Time, str])
 #: The cursor of a list of messages: the sequence number and role of the page's last message.
@@ -57,7 +58,7 @@ def cut(
     shown = items[:limit]
     if size is not None:
         shown = list(_fitting(shown, size))
-    return Page(items=shown, next=_encode_cursor(key(shown[-1]), kind) if len(items) > len(shown) else None)
+    return Page(items=shown, next=encode_cursor(key(shown[-1]), kind) if len(items) > len(shown) else None)
 
 
 def read_until_full(items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
@@ -89,5 +90,14 @@ def read_cursor(cursor: str | None, kind: TypeAdapter[K]) -> K | None:
         raise InvalidField("`after` must be the `next` of an earlier page, as it was sent.") from None
 
 
-def _encode_cursor(key: K, kind: TypeAdapter[K]) -> str:
+def encode_cursor(key: K, kind: TypeAdapter[K]) -> str:
+    """Return the cursor of a key."""
     return base64.urlsafe_b64encode(kind.dump_json(key)).decode().rstrip("=")
+
+
+def read_time(text: str) -> datetime | None:
+    """Return the time of a text as in RFC 3339; None without a time zone, or for another text."""
+    try:
+        return _TIME.validate_json(f'"{text}"')
+    except ValueError:
+        return None

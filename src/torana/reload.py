@@ -64,7 +64,7 @@ class Reload:
                 loaded, accounts = await asyncio.to_thread(self._read_settings)
                 changed = self._connectors.changes(accounts)
                 new = [account for account in accounts if account.name in changed]
-                with loaded.placing():
+                with loaded.annotate_errors():
                     await asyncio.to_thread(check_accounts, new)
             except ConfigInvalid as error:
                 faults = error.detail.splitlines()

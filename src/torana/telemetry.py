@@ -168,9 +168,14 @@ def bound_fields() -> Mapping[str, object]:
     return _bound.get()
 
 
+def log_files() -> list[Path]:
+    """Return the log file and its rotated files, the newest first; none without a log file."""
+    return [file for handler in _files() for file in handler.files()]
+
+
 def logged_turns() -> set[str]:
     """Return the ids of all turns with lines in the log files."""
-    return {turn_id for handler in _files() for file in handler.files() for turn_id in _turns_in(file)}
+    return {turn_id for file in log_files() for turn_id in _turns_in(file)}
 
 
 def drop_turns(turn_ids: Set[str]) -> None:

@@ -68,7 +68,7 @@ class Gateway:
             )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
-        self._keep(said)
+        self._append_output(said)
         assert b"listens on" in said, self.stderr.read_text()
 
     def stop(self, signal_: int = signal.SIGTERM) -> int:
@@ -78,7 +78,7 @@ class Gateway:
         process.send_signal(signal_)
         with process:
             try:
-                self._keep(process.communicate(timeout=PATIENCE)[0])
+                self._append_output(process.communicate(timeout=PATIENCE)[0])
             finally:
                 process.kill()
             return process.wait()
@@ -88,12 +88,12 @@ class Gateway:
         if self._process is not None:
             self.stop(signal.SIGKILL)
 
-    def told(self) -> str:
+    def written_output(self) -> str:
         """Return everything that the gateway has written."""
         files = (self.stderr, self.home / "stdout", self.log_file)
         return "\n".join(file.read_text() for file in files if file.exists())
 
-    def _keep(self, said: bytes) -> None:
+    def _append_output(self, said: bytes) -> None:
         with (self.home / "stdout").open("ab") as stdout:
             stdout.write(said)
 

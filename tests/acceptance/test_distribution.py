@@ -93,6 +93,7 @@ def can_be_tested(archive: Path) -> None:
         "Makefile",
         "pyproject.toml",
         "requirements.lock",
+        "requirements-all.lock",
         "requirements-dev.lock",
         "CONTRIBUTING.md",
     }

@@ -17,6 +17,7 @@ import pytest
 from tests.parts import require
 from tests.standins.servers import certify, free_port
 
+from torana.api.files import BODY_LIMIT as LIMIT_WITH_FILES
 from torana.api.request_body import BODY_LIMIT
 from torana.testing import Answer, ChatRequest, OpenAIStandIn
 
@@ -145,6 +146,8 @@ def test_bodies_up_to_the_gateways_limit_pass_the_proxy(
     with ana.client() as client:
         largest = client.post("message", content=text.ljust(BODY_LIMIT), headers=headers)
         assert largest.json()["reply"] == "6 * 7 = 42"
+        with_files = client.post("v1/messages", content=text.ljust(LIMIT_WITH_FILES), headers=headers)
+        assert with_files.json()["reply"] == "6 * 7 = 42"
         # Caddy may cut off the body of a response that comes before the end of the request.
         with client.stream("POST", "message", content=text.ljust(2 * BODY_LIMIT), headers=headers) as larger:
             assert larger.status_code == 413

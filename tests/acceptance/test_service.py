@@ -105,7 +105,7 @@ def test_logs_contain_no_message_text(new_gateway: Callable[..., Gateway], perso
     for message in ("remember that my boat is called Zephyrine", "what is my boat called", "Quisquilia?"):
         ana.say(message)
     assert gateway.stop() == 0
-    written = gateway.told()
+    written = gateway.written_output()
     assert gateway.log_file.parent.stat().st_mode & 0o077 == 0
     assert "turn_ended" in gateway.log_file.read_text()
     for secret in ("Zephyrine", "Quisquilia", "boat", TOKEN):

@@ -56,7 +56,7 @@ def send(client: httpx2.Client, content: str = "pay") -> str:
     return client.post("/message", json=message, headers={"Prefer": "respond-async"}).json()["id"]
 
 
-def asked(client: httpx2.Client, turn: str, expression: str) -> dict[str, Any]:
+def wait_for_approval(client: httpx2.Client, turn: str, expression: str) -> dict[str, Any]:
     """Wait until the turn's only open approval is for this expression, and return it."""
 
     def look() -> dict[str, Any] | None:
@@ -79,18 +79,18 @@ def path_of(approval: dict[str, Any]) -> str:
 def test_command_does_not_approve_a_call_that_was_not_listed(new_gateway: Make, new_model: Make) -> None:
     with gateway_over(new_gateway, new_model, call("1+1"), call("6*7")) as (gateway, client):
         turn = send(client)
-        asked(client, turn, "1+1")
+        wait_for_approval(client, turn, "1+1")
         listed = client.get("/v1/approvals").json()["items"]
         client.post(path_of(listed[0]), json=YES)  # the owner is faster
-        unseen = asked(client, turn, "6*7")
+        unseen = wait_for_approval(client, turn, "6*7")
 
         by_turn = [gateway.run_command("approvals", "approve", turn, *more) for more in ((), ("--yes",))]
 
         assert [done.returncode for done in by_turn] == [1, 1]
-        assert asked(client, turn, "6*7") == unseen
+        assert wait_for_approval(client, turn, "6*7") == unseen
         by_id = gateway.run_command("approvals", "approve", listed[0]["id"], "--yes")
         assert "1+1" in by_id.stdout
-        assert asked(client, turn, "6*7") == unseen
+        assert wait_for_approval(client, turn, "6*7") == unseen
         stale = client.post(f"/v1/approvals/{unseen['id']}", json=YES | {"digest": listed[0]["digest"]})
         assert (stale.status_code, stale.json()["code"]) == (409, "approval_changed")
         fresh = client.post(f"/v1/approvals/{unseen['id']}", json=YES | {"digest": unseen["digest"]})
@@ -103,14 +103,14 @@ def test_repeated_decision_approves_only_one_of_two_calls_with_equal_ids(
 ) -> None:
     with gateway_over(new_gateway, new_model, call("1+1", "call_0"), call("6*7", "call_0")) as (_, client):
         turn = send(client)
-        first = asked(client, turn, "1+1")
+        first = wait_for_approval(client, turn, "1+1")
         assert client.post(path_of(first), json=YES).json()["arguments"] == {"expression": "1+1"}
-        second = asked(client, turn, "6*7")
+        second = wait_for_approval(client, turn, "6*7")
 
         again = client.post(path_of(first), json=YES).json()
 
         assert again["arguments"] == {"expression": "1+1"}
-        assert asked(client, turn, "6*7") == second
+        assert wait_for_approval(client, turn, "6*7") == second
         assert client.post(path_of(second), json=YES).json()["arguments"] == {"expression": "6*7"}
         assert "42" in ended(client, turn)["reply"]
 
@@ -118,7 +118,7 @@ def test_repeated_decision_approves_only_one_of_two_calls_with_equal_ids(
 def test_call_id_with_a_newline_is_decided_over_http(new_gateway: Make, new_model: Make) -> None:
     with gateway_over(new_gateway, new_model, call("6*7", "call\n1/..")) as (_, client):
         turn = send(client)
-        approval = asked(client, turn, "6*7")
+        approval = wait_for_approval(client, turn, "6*7")
 
         decided = client.post(path_of(approval), json=YES)
 
@@ -127,16 +127,16 @@ def test_call_id_with_a_newline_is_decided_over_http(new_gateway: Make, new_mode
 
 
 def test_http_yes_does_not_approve_a_call_that_was_not_shown(new_gateway: Make, new_model: Make) -> None:
-    """The program shows the first question to the user; meanwhile the operator approves it."""
+    """The client shows the first question to the user; meanwhile the operator approves it."""
     with gateway_over(new_gateway, new_model, call("1+1"), call("6*7")) as (_, client):
         turn = send(client)
-        client.post(path_of(asked(client, turn, "1+1")), json=YES)
-        unseen = asked(client, turn, "6*7")
+        client.post(path_of(wait_for_approval(client, turn, "1+1")), json=YES)
+        unseen = wait_for_approval(client, turn, "6*7")
         word = {"content": "yes", "channelId": "desk", "userId": "ana"}
 
         told = client.post("/message", json=word).json()["reply"]
 
-        assert asked(client, turn, "6*7") == unseen
+        assert wait_for_approval(client, turn, "6*7") == unseen
         assert "6*7" in told
         reply = client.post("/message", json=word).json()["reply"]
         assert reply == ended(client, turn)["reply"]

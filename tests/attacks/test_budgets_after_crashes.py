@@ -1,4 +1,4 @@
-"""A process is killed again and again while it waits for the model, and a limit of tokens is to hold."""
+"""A token limit holds although a process is killed again and again while it waits for the model."""
 
 from __future__ import annotations
 

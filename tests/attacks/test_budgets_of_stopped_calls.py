@@ -1,4 +1,4 @@
-"""A user stops each answer while the model thinks, or writes to a tool, and a limit of tokens is to hold."""
+"""A token limit holds although a user stops each answer while the model thinks or writes a tool call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.attacks.conftest import GatewayProcess
 from torana.testing.openai_server import ChatRequest, OpenAIStandIn, RawReply
 
 _LIMIT = 200_000
-#: What one answer has when it is stopped: at four bytes a token, 25,000 tokens.
+#: The output of one answer when it is stopped: 25,000 tokens, at four bytes a token.
 _PIECES, _PIECE = 20, "word " * 1_000
 _BYTES_PER_TOKEN = 4
 _MESSAGES = 30

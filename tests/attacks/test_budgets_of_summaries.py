@@ -1,4 +1,4 @@
-"""A conversation whose summaries are too long, and a limit of tokens is to hold."""
+"""A token limit holds although the summaries of a conversation are too long."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def test_summaries_that_are_cut_off_are_charged(
         model_api_key="none",
         model_base_url=new_model(reply=reply).url,
         history_messages="4",
+        compact_percent="100",
         max_response_bytes=str(_RESPONSE_BYTES),
         limits_per_user=json.dumps([f"{_LIMIT} tokens/day"]),
     )

@@ -36,13 +36,13 @@ def test_denied_sender_keeps_no_running_schedule(new_gateway: Callable[..., Gate
 
     with gateway.client() as client:
 
-        def found() -> list[dict[str, Any]]:
+        def list_schedules() -> list[dict[str, Any]]:
             return client.get("/v1/schedules").json()["items"]
 
         assert gateway.run_command("pair", "approve", _SENDER).returncode == 0
         eventually(lambda: schedule() == 200)
-        eventually(found)
+        eventually(list_schedules)
 
         assert gateway.run_command("pair", "deny", _SENDER).returncode == 0
 
-        assert [one["state"] for one in found()] == ["paused"]
+        assert [one["state"] for one in list_schedules()] == ["paused"]

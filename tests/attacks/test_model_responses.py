@@ -18,14 +18,14 @@ _PIECE = "x" * 65_536
 
 
 @pytest.fixture
-def read() -> list[int]:
+def piece_sizes() -> list[int]:
     """The sizes of the pieces that the gateway has read of the attacker's response."""
     return []
 
 
-def _counted(pieces: Iterator[Any], read: list[int]) -> Iterator[Any]:
+def _counting(pieces: Iterator[Any], piece_sizes: list[int]) -> Iterator[Any]:
     for piece in pieces:
-        read.append(len(piece))
+        piece_sizes.append(len(piece))
         yield piece
 
 
@@ -47,14 +47,17 @@ _ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 @pytest.mark.parametrize("attack", ["text", *_ATTACKS])
 def test_endless_response_fails_its_turn_in_bounded_memory(
-    new_gateway: Callable[..., Any], new_model: Callable[..., OpenAIStandIn], read: list[int], attack: str
+    new_gateway: Callable[..., Any],
+    new_model: Callable[..., OpenAIStandIn],
+    piece_sizes: list[int],
+    attack: str,
 ) -> None:
     def endless(request: ChatRequest) -> Reply | RawReply | str:
         if request.text != "attack":
             return "fine"
         if attack == "text":
-            return Reply(pieces=_counted(repeat(_PIECE, 3_200), read))
-        return RawReply(body=_counted(_limited(_ATTACKS[attack]()), read))
+            return Reply(pieces=_counting(repeat(_PIECE, 3_200), piece_sizes))
+        return RawReply(body=_counting(_limited(_ATTACKS[attack]()), piece_sizes))
 
     gateway = _started(new_gateway, new_model, endless)
     with gateway.client() as client:
@@ -69,7 +72,7 @@ def test_endless_response_fails_its_turn_in_bounded_memory(
     assert (failed.status_code, failed.json()["code"]) == (502, "model_response_too_large")
     assert "TORANA_MAX_RESPONSE_BYTES" in failed.json()["detail"]
     assert after["reply"] == "fine"
-    assert sum(read) < 100_000_000  # of over 200 MB
+    assert sum(piece_sizes) < 100_000_000  # of over 200 MB
     assert peak < _GROWTH
     kept = sum(file.stat().st_size for file in gateway.data_dir.glob("torana.db*"))
     assert kept < 10_000_000

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +22,7 @@ NewModel = Callable[..., OpenAIStandIn]
 #: A character that normalisation makes eighteen of.
 _LIGATURE = "\ufdfa"
 _CALLS = 12
-#: The number of looks at the threads before the other user searches.
+#: The number of measurements of the threads before the other user searches.
 _LOOKS = 20
 #: More threads than a user's search may take, and fewer than the shared threads of the smallest machine.
 _FEW_THREADS = 3
@@ -134,11 +133,10 @@ def _check_threads(gateway: GatewayProcess, client: httpx2.Client) -> None:
     with ThreadPoolExecutor(1) as pool:
         attack = pool.submit(_send, client, "mallory", "attack")
         threads = [calm]
-        while not attack.done():
+        while not wait([attack], timeout=0.02).done:
             threads.append(gateway.process.num_threads())
             if len(threads) == _LOOKS:
                 assert "Mina" in _send(client, "alice", "recall").json()["reply"]
-            time.sleep(0.02)
         attack.result()
     assert max(threads) <= calm + _FEW_THREADS
 

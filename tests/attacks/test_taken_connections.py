@@ -1,4 +1,4 @@
-"""Callers who try to take all connections: with requests that are being answered, which are never closed."""
+"""Callers who try to occupy all connections with requests that are being answered, which are never closed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gateway(
 
 
 def attack(stack: ExitStack, gateway: GatewayProcess, raw: str) -> None:
-    """Connect as often as possible, and say the same each time."""
+    """Connect as often as possible, and send the same bytes each time."""
     port = int(gateway.url.rpartition(":")[2])
     for _ in range(TRIES):
         stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(raw.encode())

@@ -1,4 +1,4 @@
-"""A gateway is asked to fetch from its own public addresses and from neighbours on its network."""
+"""A user asks a gateway to fetch from its own public addresses and from neighbours on its network."""
 
 from __future__ import annotations
 
@@ -115,14 +115,14 @@ def test_own_addresses_and_neighbours_are_not_fetched(
     gateway.start()
     before = network.requests()
 
-    def fetched(host: str) -> str:
+    def fetch_in_turn(host: str) -> str:
         with gateway.client() as client:
             said = {"content": f"Fetch http://{host}:{network.port}/"}
             return client.post("/message", json=said).text
 
     for host in network.own:
-        assert "is an address of this machine" in fetched(host)
-    assert "on a network that this machine is directly connected to" in fetched(network.neighbour[0])
+        assert "is an address of this machine" in fetch_in_turn(host)
+    assert "on a network that this machine is directly connected to" in fetch_in_turn(network.neighbour[0])
     assert network.requests() == before
-    assert "a page of the inside" in fetched(network.neighbour[1])
+    assert "a page of the inside" in fetch_in_turn(network.neighbour[1])
     assert network.requests() == before + 1

@@ -68,7 +68,7 @@ class World:
 
     lines: list[str] = field(default_factory=list[str])
     #: The number of model requests for a step of a message.
-    asked: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     #: Turns by content, in the order of acknowledgement.
     acknowledged: dict[str, Turn] = field(default_factory=dict[str, Turn])
     #: Messages that the client does not send again, because it cannot know whether they arrived.
@@ -125,7 +125,7 @@ class Client:
                     await self.turns.approvals.decide(turn.owner, turn.id, event.data["callId"], choice, act)
                 return
 
-    async def held(self, content: str) -> None:
+    async def wait_for_last_tool(self, content: str) -> None:
         """Wait until the message's turn runs its last tool, or has ended."""
         ended = asyncio.ensure_future(self.turns.reader.wait_for_end(self.world.acknowledged[content]))
         begun = asyncio.ensure_future(self.hold.begun.wait())
@@ -135,7 +135,7 @@ class Client:
 Scenario = Callable[[Client], Awaitable[None]]
 
 
-async def answered(client: Client) -> None:
+async def run_turns(client: Client) -> None:
     """Two sessions, one with a queued message; tools one by one and two at a time."""
     await client.send("write it down", channel="kitchen")
     await client.send("and then?", channel="kitchen")
@@ -145,35 +145,35 @@ async def answered(client: Client) -> None:
     await client.answers()
 
 
-async def steered(client: Client) -> None:
+async def run_steered_turn(client: Client) -> None:
     """A message that steers the running turn, and one that is queued behind both."""
     await client.send("work", channel="kitchen")
-    await client.held("work")
+    await client.wait_for_last_tool("work")
     await client.send("faster", channel="kitchen", on_busy="steer")
     await client.send("thank you", channel="kitchen")
     client.hold.let_go.set()
     await client.answers()
 
 
-async def cancelled(client: Client) -> None:
+async def run_cancelled_turn(client: Client) -> None:
     """A turn that is cancelled while a tool runs, and one behind it."""
     await client.send("work", channel="kitchen")
     await client.send("thank you", channel="kitchen")
-    await client.held("work")
+    await client.wait_for_last_tool("work")
     await client.turns.cancel(GATEWAY_OWNER, client.world.acknowledged["work"].id)
     await client.answers()
 
 
-async def interrupted(client: Client) -> None:
+async def run_interrupted_turn(client: Client) -> None:
     """A turn that is interrupted by another one, which runs before the queued one."""
     await client.send("work", channel="kitchen")
     await client.send("and then?", channel="kitchen")
-    await client.held("work")
+    await client.wait_for_last_tool("work")
     await client.send("thank you", channel="kitchen", on_busy="interrupt")
     await client.answers()
 
 
-async def asked(client: Client) -> None:
+async def run_approvals(client: Client) -> None:
     """Two turns that wait for approvals, one approved and one denied, and one behind them."""
     await client.send("pay", channel="kitchen")
     await client.send("and then?", channel="kitchen")
@@ -194,14 +194,14 @@ class PlannedModel(FunctionModel):
 
     async def _stream(self, messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
         content, number = _stands(messages)
-        self._world.asked[content, number] += 1
+        self._world.requests[content, number] += 1
         await self._faults.at("the model was asked")
         text, tools = PLANS[content][number]
         yield text
         await self._faults.at("the model speaks")
         for place, name in enumerate(tools):
             # Another response to the same request has other ids.
-            call_id = f"{content}-{number}-{place}-{self._world.asked[content, number]}"
+            call_id = f"{content}-{number}-{place}-{self._world.requests[content, number]}"
             yield {place: DeltaToolCall(name, f'{{"line": "{content}"}}', tool_call_id=call_id)}
         await self._faults.at("the model has spoken")
 
@@ -276,13 +276,13 @@ def live(open_agent: Callable[..., TurnAgent], clock: Callable[[], datetime]) ->
             clock=clock,
         )
 
-        async def lived() -> None:
+        async def live_once() -> None:
             await turns.start()
             await scenario(Client(world=world, turns=turns, hold=hold))
             await turns.stop(grace=0)
 
         try:
-            asyncio.run(until_death(lived, faults))
+            asyncio.run(until_death(live_once, faults))
         finally:
             database.close()
         return faults
@@ -310,7 +310,13 @@ unstarted_coroutines = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <coroutine object:pytest.PytestUnraisableExceptionWarning",
 )
 
-SCENARIOS: list[Scenario] = [answered, steered, cancelled, interrupted, asked]
+SCENARIOS: list[Scenario] = [
+    run_turns,
+    run_steered_turn,
+    run_cancelled_turn,
+    run_interrupted_turn,
+    run_approvals,
+]
 
 
 @unstarted_coroutines
@@ -332,14 +338,14 @@ def test_crash_at_any_point_changes_nothing(
             if died.reached[-1] != place:
                 missed.append(place)  # the store's thread was faster or slower: not every run passes there
             settled = settled_steps(path)
-            before = Counter(world.asked)
+            before = Counter(world.requests)
             live(world, scenario, path)
 
             seen = Seen(path)
             seen.check(world)
-            assert {step: world.asked[step] - before[step] for step in settled} == dict.fromkeys(settled, 0)
+            assert {step: world.requests[step] - before[step] for step in settled} == dict.fromkeys(settled, 0)
             assert seen.replies(world) == expected.replies(world)
-            assert seen.told(world) == expected.told(world)
+            assert seen.known_history(world) == expected.known_history(world)
     assert len(missed) <= len(clean.reached) // 10
 
 
@@ -365,10 +371,10 @@ def test_second_crash_during_recovery_changes_nothing(
 
 def test_steering_message_fails_with_its_abandoned_turn(live: Live, new_file: Callable[[], Path]) -> None:
     world, path = World(), new_file()
-    live(world, steered, path, die_at="the model was asked 3")
+    live(world, run_steered_turn, path, die_at="the model was asked 3")
     for _ in range(5):  # two crashes make the turn suspect, and three while it runs alone are enough
-        live(world, steered, path, die_at="the model was asked 1")
-    live(world, steered, path)
+        live(world, run_steered_turn, path, die_at="the model was asked 1")
+    live(world, run_steered_turn, path)
 
     ends = [(row["content"], row["state"], row["failure_code"]) for row in Seen(path).turns]
     assert ends == [
@@ -376,7 +382,7 @@ def test_steering_message_fails_with_its_abandoned_turn(live: Live, new_file: Ca
         ("faster", "failed", "crashed_repeatedly"),
         ("thank you", "completed", None),
     ]
-    assert world.asked["work", 2] == 6
+    assert world.requests["work", 2] == 6
 
 
 def _pairs(places: Sequence[str]) -> list[tuple[str, str]]:
@@ -442,7 +448,9 @@ class Seen:
         assert {row["state"] for row in self.approvals} <= {"approved", "denied"}
         assert sorted(row["target"] for row in self.audit) == sorted(row["turn_id"] for row in self.approvals)
         assert "paid for pay more" not in world.lines
-        said = [row["content"] for row in self.history if ("tool-return", "append", "appended") in _told(row)]
+        said = [
+            row["content"] for row in self.history if ("tool-return", "append", "appended") in _parts_of(row)
+        ]
         assert set(said) <= set(world.lines)
 
     def replies(self, world: World) -> list[tuple[Any, ...]]:
@@ -454,16 +462,16 @@ class Seen:
             if row["content"] in world.acknowledged
         )
 
-    def told(self, world: World) -> list[Any]:
+    def known_history(self, world: World) -> list[Any]:
         """Return the history of the acknowledged messages, with every outcome known."""
         return [
-            (row["channel"], row["content"], [_same(part) for part in _told(row)])
+            (row["channel"], row["content"], [_same(part) for part in _parts_of(row)])
             for row in self.history
             if row["content"] in world.acknowledged
         ]
 
 
-def _told(row: Row) -> list[tuple[str, Any, Any]]:
+def _parts_of(row: Row) -> list[tuple[str, Any, Any]]:
     """Return the parts of a turn's messages: kind, tool and content."""
     return [
         (

@@ -156,14 +156,14 @@ class Client:
         """Deliver a message, and wait for its answer."""
         try:
             while message.turn_id is None and not message.lost:
-                await self._tried(message, self._post, acknowledged)
+                await self._try(message, self._post, acknowledged)
         finally:
             acknowledged.set()
         while message.reply is None and not message.lost:
             learn = self._resume if message.way == "watch" else self._fetch
-            await self._tried(message, learn, acknowledged)
+            await self._try(message, learn, acknowledged)
 
-    async def _tried(
+    async def _try(
         self, message: Message, act: Callable[[Message, asyncio.Event], Any], acknowledged: asyncio.Event
     ) -> None:
         try:
@@ -318,7 +318,7 @@ async def test_acknowledged_messages_have_one_answer_in_order_despite_kills(
             await client.ask_again()
     found = Found(program)
     with capsys.disabled():
-        sys.stdout.write(f"\n{counted(killer, clients, found)}\n")
+        sys.stdout.write(f"\n{summarize(killer, clients, found)}\n")
 
     found.check(clients)
 
@@ -365,7 +365,7 @@ class Found:
             assert self.notes[message.answer.removeprefix("noted ")] == 1
 
 
-def counted(killer: Killer, clients: Sequence[Client], found: Found) -> str:
+def summarize(killer: Killer, clients: Sequence[Client], found: Found) -> str:
     """Return a summary line for a person who watches the test."""
     sent = [message for client in clients for message in client.sent]
     known = [message for client in clients for message in client.acknowledged]

@@ -78,7 +78,7 @@ def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
     turns = turns_over(database, Agent(), clock=clock)
     ticker = Ticker(database=database, turns=turns, firings_per_day=100, woken=asyncio.Event(), clock=clock)
 
-    async def lived() -> None:
+    async def live_once() -> None:
         await turns.start()
         for at in [time for time in TIMES if time >= clock.now]:
             clock.now = at
@@ -89,13 +89,13 @@ def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
         await turns.stop(grace=0)
 
     try:
-        asyncio.run(until_death(lived, faults))
+        asyncio.run(until_death(live_once, faults))
     finally:
         database.close()
     return faults
 
 
-def seen(path: Path) -> tuple[Counter[str], list[str], Counter[str]]:
+def read_state(path: Path) -> tuple[Counter[str], list[str], Counter[str]]:
     """Return the count of each message, the states that are no end, and the states of the schedules."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         said = connection.execute("SELECT content, state FROM turns").fetchall()
@@ -122,7 +122,7 @@ def test_crash_at_any_commit_runs_each_due_time_once(
 ) -> None:
     path = new_file()
     clean = live(path, Clock(BEGIN))
-    assert seen(path) == EXPECTED
+    assert read_state(path) == EXPECTED
     assert len(clean.reached) > 40
 
     missed: list[str] = []
@@ -134,7 +134,7 @@ def test_crash_at_any_commit_runs_each_due_time_once(
                 missed.append(place)  # the store's thread was faster or slower: not every run passes there
             live(path, clock)
 
-            assert seen(path) == EXPECTED
+            assert read_state(path) == EXPECTED
     assert len(missed) <= len(clean.reached) // 10
 
 
@@ -146,4 +146,4 @@ def test_consecutive_crashes_change_nothing(new_file: Callable[[], Path], when: 
     lives = [live(path, clock, die_at=place).reached[-1] for place in deaths]
     assert lives[:2] == deaths[:2]
     live(path, clock)
-    assert seen(path) == EXPECTED
+    assert read_state(path) == EXPECTED

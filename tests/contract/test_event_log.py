@@ -31,11 +31,11 @@ def log(open_log: OpenLog) -> EventLog:
     return open_log(1_000_000, 1_000_000)
 
 
-def accepted(attempt: int = 1) -> TurnEvent:
+def accepted_event(attempt: int = 1) -> TurnEvent:
     return TurnEvent(f"{attempt}-1", "turn.accepted", {"id": "t"})
 
 
-def resumed(text: str) -> TurnEvent:
+def resumed_event(text: str) -> TurnEvent:
     return TurnEvent("2-1", "turn.resumed", {"attempt": 2, "text": text})
 
 
@@ -43,34 +43,34 @@ def delta(number: int, text: str, attempt: int = 1) -> TurnEvent:
     return TurnEvent(f"{attempt}-{number}", "message.delta", {"text": text})
 
 
-def completed(number: int, attempt: int = 1) -> TurnEvent:
+def completed_event(number: int, attempt: int = 1) -> TurnEvent:
     return TurnEvent(f"{attempt}-{number}", "turn.completed", {})
 
 
 def fill(log: EventLog, *events: TurnEvent, turn_id: str = "t") -> list[TurnEvent]:
     """Append events, which get the expected ids; the attempt of the first one is opened."""
-    if not log.knows(turn_id):
+    if not log.has_events(turn_id):
         log.open(turn_id, attempt=int(events[0].id.partition("-")[0]))
     for event in events:
         log.append(turn_id, event.type, event.data)
     return list(events)
 
 
-async def told(log: EventLog, after: str | None = None, turn_id: str = "t") -> list[TurnEvent]:
+async def read_events(log: EventLog, after: str | None = None, turn_id: str = "t") -> list[TurnEvent]:
     return [event async for event in log.follow(turn_id, after=after)]
 
 
 async def test_appended_events_are_replayed(log: EventLog) -> None:
-    events = fill(log, accepted(), delta(2, "a"), completed(3))
+    events = fill(log, accepted_event(), delta(2, "a"), completed_event(3))
 
-    assert await told(log) == events
-    assert await told(log) == events
+    assert await read_events(log) == events
+    assert await read_events(log) == events
 
 
 async def test_follower_gets_each_event_as_it_comes(log: EventLog) -> None:
-    fill(log, accepted())
+    fill(log, accepted_event())
     follower = log.follow("t")
-    assert await anext(follower) == accepted()
+    assert await anext(follower) == accepted_event()
     upcoming = asyncio.ensure_future(anext(follower))
     await asyncio.sleep(0)
     assert not upcoming.done()
@@ -82,20 +82,20 @@ async def test_follower_gets_each_event_as_it_comes(log: EventLog) -> None:
 
 
 async def test_followers_do_not_disturb_each_other(log: EventLog) -> None:
-    fill(log, accepted())
-    followers = [asyncio.ensure_future(told(log)) for _ in range(3)]
+    fill(log, accepted_event())
+    followers = [asyncio.ensure_future(read_events(log)) for _ in range(3)]
     await asyncio.sleep(0)
     followers[0].cancel()
-    fill(log, delta(2, "a"), completed(3))
+    fill(log, delta(2, "a"), completed_event(3))
 
-    assert await followers[1] == await followers[2] == [accepted(), delta(2, "a"), completed(3)]
+    assert await followers[1] == await followers[2] == [accepted_event(), delta(2, "a"), completed_event(3)]
 
 
 async def test_following_resumes_after_a_known_event(log: EventLog) -> None:
-    events = fill(log, accepted(), delta(2, "a"), delta(3, "b"), completed(4))
+    events = fill(log, accepted_event(), delta(2, "a"), delta(3, "b"), completed_event(4))
 
     for number, event in enumerate(events, start=1):
-        assert await told(log, after=event.id) == events[number:]
+        assert await read_events(log, after=event.id) == events[number:]
 
 
 @pytest.mark.parametrize(
@@ -119,93 +119,93 @@ async def test_following_resumes_after_a_known_event(log: EventLog) -> None:
     ids=lambda unknown: unknown[:8],
 )
 async def test_unknown_event_id_replays_everything(log: EventLog, unknown: str) -> None:
-    events = fill(log, accepted(), delta(2, "a"), delta(3, "b"), completed(4))
+    events = fill(log, accepted_event(), delta(2, "a"), delta(3, "b"), completed_event(4))
 
-    assert await told(log, after=unknown) == events
+    assert await read_events(log, after=unknown) == events
 
 
 async def test_event_of_an_earlier_attempt_is_unknown(log: EventLog) -> None:
-    events = fill(log, resumed(""), delta(2, "a", attempt=2), completed(3, attempt=2))
+    events = fill(log, resumed_event(""), delta(2, "a", attempt=2), completed_event(3, attempt=2))
 
-    assert await told(log, after="1-2") == events
-    assert await told(log, after="2-2") == events[2:]
+    assert await read_events(log, after="1-2") == events
+    assert await read_events(log, after="2-2") == events[2:]
 
 
 async def test_new_attempt_starts_a_new_log(log: EventLog) -> None:
-    fill(log, accepted(), delta(2, "a"))
+    fill(log, accepted_event(), delta(2, "a"))
     log.open("t", attempt=2)
-    again = fill(log, resumed(""), completed(2, attempt=2))
+    again = fill(log, resumed_event(""), completed_event(2, attempt=2))
 
-    assert await told(log) == again
-    assert await told(log, after="1-2") == again
+    assert await read_events(log) == again
+    assert await read_events(log, after="1-2") == again
     log.open("t", attempt=3)
-    third = fill(log, completed(1, attempt=3))
-    assert await told(log, after="2-1") == third
+    third = fill(log, completed_event(1, attempt=3))
+    assert await read_events(log, after="2-1") == third
 
 
 async def test_end_closes_only_the_log_of_its_turn(log: EventLog) -> None:
-    fill(log, accepted(), completed(2))
-    fill(log, accepted(), turn_id="other")
+    fill(log, accepted_event(), completed_event(2))
+    fill(log, accepted_event(), turn_id="other")
 
-    assert await told(log) == [accepted(), completed(2)]
+    assert await read_events(log) == [accepted_event(), completed_event(2)]
     other = log.follow("other")
-    assert await anext(other) == accepted()
+    assert await anext(other) == accepted_event()
     waiting = asyncio.ensure_future(anext(other))
     await asyncio.sleep(0)
     assert not waiting.done()
-    fill(log, completed(2), turn_id="other")
-    assert await waiting == completed(2)
+    fill(log, completed_event(2), turn_id="other")
+    assert await waiting == completed_event(2)
 
 
 async def test_unknown_turn_has_no_events(log: EventLog) -> None:
-    assert not log.knows("t")
-    assert await told(log) == []
-    fill(log, accepted())
-    assert log.knows("t")
+    assert not log.has_events("t")
+    assert await read_events(log) == []
+    fill(log, accepted_event())
+    assert log.has_events("t")
 
 
 async def test_snapshot_replaces_lost_events(open_log: OpenLog) -> None:
     log = open_log(1000, 100_000)
-    events = fill(log, accepted(), *(delta(number, f"{number} " * 50) for number in range(2, 12)))
+    events = fill(log, accepted_event(), *(delta(number, f"{number} " * 50) for number in range(2, 12)))
     follower = log.follow("t")
 
     snapshot = await anext(follower)
 
     text = "".join(event.data["text"] for event in events[1:])
     assert (snapshot.type, snapshot.data, snapshot.id) == ("message.snapshot", {"text": text}, "1-11")
-    fill(log, delta(12, "last"), completed(13))
-    assert [event async for event in follower] == [delta(12, "last"), completed(13)]
+    fill(log, delta(12, "last"), completed_event(13))
+    assert [event async for event in follower] == [delta(12, "last"), completed_event(13)]
 
 
 async def test_snapshot_of_a_later_attempt_begins_with_settled_text(open_log: OpenLog) -> None:
     log = open_log(1000, 100_000)
     deltas = [delta(number, "b" * 300, attempt=2) for number in range(2, 12)]
-    fill(log, resumed("settled. "), *deltas, completed(12, attempt=2))
+    fill(log, resumed_event("settled. "), *deltas, completed_event(12, attempt=2))
 
-    snapshot, end = await told(log)
+    snapshot, end = await read_events(log)
 
     assert snapshot.data == {"text": "settled. " + "b" * 300 * 10}
-    assert end == completed(12, attempt=2)
+    assert end == completed_event(12, attempt=2)
 
 
 async def test_snapshot_of_another_turns_text_is_kept(open_log: OpenLog) -> None:
     whole = TurnEvent("1-2", "message.snapshot", {"text": "of another turn " * 100})
     log = open_log(1000, 100_000)
-    fill(log, accepted(), whole, completed(3))
+    fill(log, accepted_event(), whole, completed_event(3))
 
-    assert await told(log) == [whole, completed(3)]
+    assert await read_events(log) == [whole, completed_event(3)]
 
 
 async def test_slow_follower_gets_a_snapshot(open_log: OpenLog) -> None:
     log = open_log(1000, 100_000)
-    fill(log, accepted(), delta(2, "a"))
+    fill(log, accepted_event(), delta(2, "a"))
     follower = log.follow("t")
     seen = [await anext(follower), await anext(follower)]
 
-    fill(log, *(delta(number, "b" * 300) for number in range(3, 12)), completed(12))
+    fill(log, *(delta(number, "b" * 300) for number in range(3, 12)), completed_event(12))
     rest = [event async for event in follower]
 
-    assert seen == [accepted(), delta(2, "a")]
+    assert seen == [accepted_event(), delta(2, "a")]
     assert [event.type for event in rest] == ["message.snapshot", "turn.completed"]
     assert rest[0].data == {"text": "a" + "b" * 300 * 9}
 
@@ -213,40 +213,40 @@ async def test_slow_follower_gets_a_snapshot(open_log: OpenLog) -> None:
 async def test_only_the_newest_ended_turns_are_kept(open_log: OpenLog) -> None:
     log = open_log(1000, 5000)
     for turn_id in ("a", "b", "c"):
-        fill(log, accepted(), completed(2), turn_id=turn_id)
-    fill(log, accepted(), turn_id="live")
+        fill(log, accepted_event(), completed_event(2), turn_id=turn_id)
+    fill(log, accepted_event(), turn_id="live")
 
-    assert [log.knows(turn_id) for turn_id in ("a", "b", "c", "live")] == [False, True, True, True]
+    assert [log.has_events(turn_id) for turn_id in ("a", "b", "c", "live")] == [False, True, True, True]
 
 
 async def test_closing_ends_every_follower(log: EventLog) -> None:
-    fill(log, accepted())
-    followers = [asyncio.ensure_future(told(log)) for _ in range(2)]
+    fill(log, accepted_event())
+    followers = [asyncio.ensure_future(read_events(log)) for _ in range(2)]
     await asyncio.sleep(0)
 
     log.close()
 
-    assert [await follower for follower in followers] == [[accepted()], [accepted()]]
-    assert await told(log) == [accepted()]
+    assert [await follower for follower in followers] == [[accepted_event()], [accepted_event()]]
+    assert await read_events(log) == [accepted_event()]
 
 
 async def test_ended_turn_can_be_removed(log: EventLog) -> None:
-    fill(log, accepted(), completed(2))
-    kept = fill(log, accepted(), completed(2), turn_id="other")
+    fill(log, accepted_event(), completed_event(2))
+    kept = fill(log, accepted_event(), completed_event(2), turn_id="other")
 
     for turn_id in ("t", "t", "unknown"):
         log.forget(turn_id)
 
-    assert not log.knows("t")
-    assert await told(log) == []
-    assert await told(log, turn_id="other") == kept
+    assert not log.has_events("t")
+    assert await read_events(log) == []
+    assert await read_events(log, turn_id="other") == kept
 
 
 async def test_running_turn_is_not_removed(log: EventLog) -> None:
-    events = fill(log, accepted())
+    events = fill(log, accepted_event())
     log.forget("t")
-    events += fill(log, completed(2))
-    assert await told(log) == events
+    events += fill(log, completed_event(2))
+    assert await read_events(log) == events
 
 
 @given(
@@ -259,13 +259,13 @@ def test_watcher_ends_with_the_complete_text(texts: list[str], size: int, cut: i
 
     async def check() -> None:
         log = open_memory_log(size, 100_000)
-        fill(log, accepted())
+        fill(log, accepted_event())
         shown = Shown()
         for number, text in enumerate(texts, start=2):
             fill(log, delta(number, text))
             if number == cut:
                 await shown.watch(log.follow("t", after=shown.last), limit=number // 2)
-        fill(log, completed(len(texts) + 2))
+        fill(log, completed_event(len(texts) + 2))
         await shown.watch(log.follow("t", after=shown.last))
         assert shown.text == "".join(texts)
         assert shown.last == f"1-{len(texts) + 2}"

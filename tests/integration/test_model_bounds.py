@@ -24,7 +24,7 @@ HELLO = [ModelRequest.user_text_prompt("hello")]
 JSON = {"content-type": "application/json"}
 
 
-def opened(server: OpenAIStandIn, *, limit: int = LIMIT) -> Model:
+def open_configured(server: OpenAIStandIn, *, limit: int = LIMIT) -> Model:
     return open_model(
         ["openai-chat:m"],
         environ={},
@@ -39,7 +39,10 @@ async def streamed(rule: Rule, *, limit: int = LIMIT) -> ModelResponse:
     """Return the model's response by the rule, streamed as for the agent. Raise ``ModelFailed`` on errors."""
     with OpenAIStandIn(reply=rule) as server:
         try:
-            async with opened(server, limit=limit) as model, model_request_stream(model, HELLO) as stream:
+            async with (
+                open_configured(server, limit=limit) as model,
+                model_request_stream(model, HELLO) as stream,
+            ):
                 async for _ in stream:
                     pass
                 return stream.get()
@@ -144,7 +147,7 @@ async def test_error_body_is_read_partly_and_the_status_reported() -> None:
 
 async def test_response_without_streaming_has_the_same_limit() -> None:
     with OpenAIStandIn(reply=lambda _: Reply(pieces=["x" * 1_000] * 15)) as server:
-        async with opened(server) as model:
+        async with open_configured(server) as model:
             with pytest.raises(ModelResponseTooLarge):
                 await model_request(model, HELLO)
 

@@ -28,18 +28,18 @@ HELLO: ChatCompletionUserMessageParam = {"role": "user", "content": "hello there
 ONCE = {"x-should-retry": "false"}
 
 
-def offered(name: str, **types: str) -> ChatCompletionToolParam:
+def tool_definition(name: str, **types: str) -> ChatCompletionToolParam:
     properties = {argument: {"type": kind} for argument, kind in types.items()}
     schema: dict[str, object] = {"type": "object", "properties": properties}
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
-def asked(text: str, *tools: ChatCompletionToolParam) -> ChatRequest:
+def request_body(text: str, *tools: ChatCompletionToolParam) -> ChatRequest:
     messages = [{"role": "user", "content": text}]
     return ChatRequest.model_validate({"model": "m", "messages": messages, "tools": tools})
 
 
-CALCULATE = offered("calculate", expression="string")
+CALCULATE = tool_definition("calculate", expression="string")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def address(server: OpenAIStandIn) -> str:
     return server.url.split("/")[2]
 
 
-def opened(*servers: OpenAIStandIn) -> Model:
+def open_configured(*servers: OpenAIStandIn) -> Model:
     """Open the first server as ``openai:`` and the second as ``ollama:``, tried in this order."""
     names = ["openai:first", "ollama:second"][: len(servers)]
     return open_model(
@@ -122,9 +122,7 @@ async def test_server_calls_an_offered_tool(client: AsyncOpenAI):
     assert json.loads(call.function.arguments) == {"expression": "2 + 2"}
 
 
-async def collected(
-    client: AsyncOpenAI, text: str, *tools: ChatCompletionToolParam
-) -> list[ChatCompletionChunk]:
+async def collect(client: AsyncOpenAI, text: str, *tools: ChatCompletionToolParam) -> list[ChatCompletionChunk]:
     stream = await client.chat.completions.create(
         model="any",
         messages=[{"role": "user", "content": text}],
@@ -136,7 +134,7 @@ async def collected(
 
 
 async def test_streamed_text_has_several_pieces_and_ends_with_usage(client: AsyncOpenAI):
-    *chunks, finish, usage = await collected(client, "hello there")
+    *chunks, finish, usage = await collect(client, "hello there")
 
     pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]
     assert len(pieces) > 5
@@ -148,7 +146,7 @@ async def test_streamed_text_has_several_pieces_and_ends_with_usage(client: Asyn
 
 
 async def test_streamed_tool_call_has_several_pieces(client: AsyncOpenAI):
-    _, *chunks, finish, _ = await collected(client, "what is 2 + 2 + 2 + 2?", CALCULATE)
+    _, *chunks, finish, _ = await collect(client, "what is 2 + 2 + 2 + 2?", CALCULATE)
 
     deltas = [delta for chunk in chunks for delta in chunk.choices[0].delta.tool_calls or []]
     functions = [delta.function for delta in deltas if delta.function]
@@ -197,7 +195,7 @@ async def test_custom_rule_decides_the_answers():
         return [Call("calculate", {"expression": "1"}), Call("calculate", {"expression": "2"})]
 
     with OpenAIStandIn(reply=reply) as server:
-        model = opened(server)
+        model = open_configured(server)
         async with model:
             result = await Agent(model, tools=[calculate]).run("go")
 
@@ -240,7 +238,7 @@ CSV = "sum of price in this CSV:\nname,price\nfig,2\n"
     ],
 )
 def test_fixed_phrase_calls_its_tool(text: str, name: str, types: dict[str, str], arguments: dict[str, Any]):
-    assert fixed_phrases(asked(text, offered(name, **types))) == [Call(name, arguments)]
+    assert fixed_phrases(request_body(text, tool_definition(name, **types))) == [Call(name, arguments)]
 
 
 def test_content_in_parts_is_read_like_one_text():
@@ -253,12 +251,27 @@ def test_content_in_parts_is_read_like_one_text():
 
 
 def test_tool_that_is_not_offered_is_not_called():
-    assert isinstance(fixed_phrases(asked("what is 2 + 2?", offered("convert_units"))), str)
+    assert isinstance(fixed_phrases(request_body("what is 2 + 2?", tool_definition("convert_units"))), str)
+
+
+def test_tool_that_is_not_listed_is_searched_and_then_called():
+    search, calculate = tool_definition("find_tools"), tool_definition("calculate")
+    asked = request_body("what is 2 + 2?", search)
+    found = [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "find_tools"}}]},
+        {"role": "tool", "content": "calculate"},
+    ]
+    then = asked.model_copy(update={"messages": [*asked.messages, *found]})
+    opened = then.model_copy(update={"tools": request_body("", search, calculate).tools})
+
+    assert fixed_phrases(asked) == [Call("find_tools", {"query": "calculate"})]
+    assert fixed_phrases(opened) == [Call("calculate", {"expression": "2 + 2"})]
+    assert isinstance(fixed_phrases(then), str)
 
 
 async def test_agent_run_streams_the_tool_result():
     with OpenAIStandIn() as server:
-        pieces, output = await streamed(opened(server), "what is 2 + 2?")
+        pieces, output = await streamed(open_configured(server), "what is 2 + 2?")
 
     assert output == "2 + 2 = four"
     assert len(pieces) > 2
@@ -271,13 +284,11 @@ async def test_history_is_sent_as_the_library_sends_it():
     ]
     with OpenAIStandIn() as server:
         plain = OpenAIChatModel("first", provider=OpenAIProvider(base_url=server.url, api_key="none"))
-        for model in (plain, opened(server)):
+        for model in (plain, open_configured(server)):
             agent = Agent(model, tools=[calculate], instructions="Be brief.")
-            async with model:
-                await agent.run("what is 2 + 2?", message_history=history)
-                async with agent.run_stream_events("what is 2 + 2?", message_history=history) as events:
-                    async for _ in events:
-                        pass
+            async with model, agent.run_stream_events("what is 2 + 2?", message_history=history) as events:
+                async for _ in events:
+                    pass
 
     bodies = [request.model_dump() for request in server.requests]
     for body in bodies:
@@ -286,8 +297,8 @@ async def test_history_is_sent_as_the_library_sends_it():
             {key: value for key, value in message.items() if key not in ("tool_calls", "tool_call_id")}
             for message in body["messages"]
         ]
-    assert len(bodies) == 8
-    assert bodies[:4] == bodies[4:]
+    assert len(bodies) == 4
+    assert bodies[:2] == bodies[2:]
     assert [message["role"] for message in bodies[1]["messages"]] == [
         "system",
         "user",
@@ -300,7 +311,7 @@ async def test_history_is_sent_as_the_library_sends_it():
 
 async def test_call_and_its_result_arrive_together():
     with OpenAIStandIn() as server:
-        await streamed(opened(server), "what is 2 + 2?")
+        await streamed(open_configured(server), "what is 2 + 2?")
 
     _, assistant, tool = server.requests[-1].messages
     (call,) = assistant["tool_calls"]
@@ -316,7 +327,7 @@ async def test_request_settings_are_part_of_the_body():
         return "ok"
 
     with OpenAIStandIn(reply=reply) as server:
-        model = opened(server)
+        model = open_configured(server)
         async with model:
             await Agent(model).run("hello", model_settings={"extra_body": {"model": "another"}})
 
@@ -333,13 +344,15 @@ async def test_requests_equal_those_of_the_client_library():
         return OpenAIChatModel("m", provider=OpenAIProvider(base_url=server.url, api_key="k"))
 
     bodies: list[list[dict[str, Any]]] = []
-    for open_one in (opened, plain):
+    for open_one in (open_configured, plain):
         with OpenAIStandIn() as server:
             model = open_one(server)
             async with model:
                 agent = Agent(model, tools=[weather], instructions="Be kind.")
                 for _ in range(2):  # the second request uses cached tool schemas
-                    await agent.run("hello there")
+                    async with agent.run_stream_events("hello there") as events:
+                        async for _ in events:
+                            pass
             bodies.append([request.model_dump(exclude={"model"}) for request in server.requests])
 
     ours, theirs = bodies
@@ -350,7 +363,7 @@ async def test_requests_equal_those_of_the_client_library():
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
 async def test_next_model_is_tried_when_the_first_fails(status: int):
     with OpenAIStandIn(faults=[Fault(status=status)]) as first, OpenAIStandIn() as second:
-        model = opened(first, second)
+        model = open_configured(first, second)
         async with model:
             result = await Agent(model).run("hello there")
 
@@ -366,17 +379,16 @@ async def test_next_model_is_tried_when_the_first_fails(status: int):
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_next_model_is_tried_when_the_first_sends_no_answer(fault: Fault, stream: bool):
     with OpenAIStandIn(faults=[fault]) as first, OpenAIStandIn() as second:
-        model = opened(first, second)
+        model = open_configured(first, second)
         answer = (await streamed(model, "hello there"))[1] if stream else await answer_of(model)
 
     assert answer.endswith("You said: hello there")
-    # Nothing is cut where the complete answer is one piece.
-    assert len(second.requests) == (1 if stream or fault.cut_after is None else 0)
+    assert len(second.requests) == 1
 
 
 async def test_second_model_is_not_called_while_the_first_answers():
     with OpenAIStandIn() as first, OpenAIStandIn() as second:
-        await answer_of(opened(first, second))
+        await answer_of(open_configured(first, second))
 
     assert (len(first.requests), len(second.requests)) == (1, 0)
 
@@ -385,7 +397,7 @@ async def test_unreachable_server_is_skipped():
     with OpenAIStandIn() as gone:
         pass
     with OpenAIStandIn() as second:
-        assert (await answer_of(opened(gone, second))).endswith("You said: hello there")
+        assert (await answer_of(open_configured(gone, second))).endswith("You said: hello there")
 
 
 async def test_failed_list_reports_each_model():
@@ -395,7 +407,7 @@ async def test_failed_list_reports_each_model():
         OpenAIStandIn(faults=[Fault(status=500, message="boom")]) as second,
         pytest.raises(MODEL_ERRORS) as caught,
     ):
-        await answer_of(opened(first, second))
+        await answer_of(open_configured(first, second))
 
     failure = explain(caught.value)
     here, there = (address(server) for server in (first, second))
@@ -408,7 +420,7 @@ async def test_failed_list_reports_each_model():
 
 async def test_single_model_is_retried_once_after_a_temporary_failure():
     with OpenAIStandIn(faults=[Fault(status=500, headers={"retry-after-ms": "1"})]) as server:
-        assert (await answer_of(opened(server))).endswith("You said: hello there")
+        assert (await answer_of(open_configured(server))).endswith("You said: hello there")
 
     assert len(server.requests) == 2
 
@@ -435,8 +447,8 @@ async def test_single_model_is_retried_once_after_a_temporary_failure():
         (
             Fault(status=400, code="context_length_exceeded"),
             (
-                "the conversation exceeds the model's context length at {server}; "
-                "lower TORANA_HISTORY_MESSAGES or use a new channel"
+                "the request exceeds the model's context window at {server}; set TORANA_CONTEXT_WINDOW to the "
+                "model's window, or start the server with a larger one"
             ),
         ),
         (
@@ -456,14 +468,14 @@ async def test_single_model_is_retried_once_after_a_temporary_failure():
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_each_fault_is_explained(fault: Fault, told: str, stream: bool):
     with OpenAIStandIn(faults=[fault]) as server, pytest.raises(MODEL_ERRORS) as caught:
-        await (streamed(opened(server), "hello") if stream else answer_of(opened(server)))
+        await (streamed(open_configured(server), "hello") if stream else answer_of(open_configured(server)))
 
     assert explain(caught.value).detail == told.format(server=address(server))
 
 
 async def test_cut_stream_is_explained():
     with OpenAIStandIn(faults=[Fault(cut_after=3)]) as server, pytest.raises(MODEL_ERRORS) as caught:
-        await streamed(opened(server), "hello")
+        await streamed(open_configured(server), "hello")
 
     server_name = address(server)
     assert explain(caught.value).detail == (
@@ -474,7 +486,7 @@ async def test_cut_stream_is_explained():
 async def test_slow_first_byte_is_explained():
     hasty = ModelSettings(timeout=0.1, max_retries=0)
     with OpenAIStandIn(faults=[Fault(delay=60)]) as server, pytest.raises(MODEL_ERRORS) as caught:
-        await answer_of(opened(server), hasty)
+        await answer_of(open_configured(server), hasty)
 
     assert explain(caught.value).detail == f"{address(server)} did not answer in time"
 
@@ -484,7 +496,7 @@ async def test_unreachable_server_is_explained():
         pass
 
     with pytest.raises(MODEL_ERRORS) as caught:
-        await answer_of(opened(gone))
+        await answer_of(open_configured(gone))
 
     server_name = address(gone)
     assert explain(caught.value).detail == (
@@ -494,7 +506,7 @@ async def test_unreachable_server_is_explained():
 
 async def test_probe_makes_one_real_call():
     with OpenAIStandIn() as server:
-        result = await probe(opened(server))
+        result = await probe(open_configured(server))
 
     assert result.model == "first"
     assert [request.text for request in server.requests] == ["Answer with one word: ready"]
@@ -503,7 +515,7 @@ async def test_probe_makes_one_real_call():
 
 async def test_probed_model_can_be_used_afterwards():
     with OpenAIStandIn() as server:
-        model = opened(server)
+        model = open_configured(server)
         await probe(model)
 
         assert (await answer_of(model)).endswith("You said: hello there")

@@ -15,7 +15,7 @@ class ManyAddresses:
         self._address = IPv4Address("127.0.0.1")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Set the address and pass the request on."""
+        """Set the address, and pass the request on."""
 
         async def watch(message: Message) -> None:
             if message.get("status") == 401:

@@ -1,4 +1,6 @@
-"""What stand-ins of platforms that call us share: an interface, and calls told until they are taken."""
+"""The base of stand-ins for platforms that call the gateway: an HTTP API, and calls that are repeated until
+they succeed.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,22 @@ from tests.standins.http import HttpPlatform
 from torana.connectors.base import HookRequest, HookResponse
 from torana.testing.connectors import Hook, Shown
 
-#: Of a chat, what the account said there.
+#: The messages of the account, by chat.
 Said = dict[tuple[str, str | None], list[Shown]]
 
 
 class Calling(HttpPlatform):
-    """A platform with an interface on a port of this machine, which calls the connector when something is said.
+    """A platform with an HTTP API on a local port, which calls the connector for each message.
 
-    Calls that are not answered with a 2xx are told again: before the next one, and to the next connector.
+    It repeats a call whose response is not 2xx: before the next call, and after the next connector starts.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        #: How each call was answered.
+        #: The responses to the calls.
         self.answers: list[HookResponse] = []
         self.said: Said = {}
-        #: How the next message of the account is answered, instead of being taken.
+        #: The response to the account's next message instead of accepting it.
         self.instead: Callable[[], web.Response] | None = None
         self._hook: Hook | None = None
         self._calls: list[Callable[[], HookRequest]] = []
@@ -41,7 +43,7 @@ class Calling(HttpPlatform):
         await super().__aexit__()
 
     def number(self) -> int:
-        """A new number, for ids."""
+        """Return a new number, for ids."""
         self._count += 1
         return self._count
 
@@ -53,14 +55,14 @@ class Calling(HttpPlatform):
             task.add_done_callback(self._later.discard)
 
     async def call(self, request: HookRequest) -> HookResponse:
-        """Call the connector, once."""
+        """Call the connector once."""
         assert self._hook is not None
         answer = await self._hook(request)
         self.answers.append(answer)
         return answer
 
     async def tell(self, call: Callable[[], HookRequest]) -> None:
-        """Call the connector until it takes it; each call is signed anew."""
+        """Call the connector until it accepts the call; each attempt has a new signature."""
         if self.change is not None:
             body = json.dumps(self.changed(json.loads(call().body))).encode()
             assert (await self.call(self.request(body))).status < 500
@@ -69,7 +71,7 @@ class Calling(HttpPlatform):
         await self._tell()
 
     def request(self, body: bytes) -> HookRequest:
-        """A signed call."""
+        """Return a signed call."""
         raise NotImplementedError
 
     async def _tell(self) -> None:
@@ -93,14 +95,14 @@ class Calling(HttpPlatform):
         return self.said.get(place, [])
 
     def chat(self, person: str) -> str:
-        """The id of the direct chat with a person."""
+        """Return the id of the direct chat with a person."""
         return person
 
     def takes(self) -> web.Response | None:
-        """What the next message of the account is answered instead of being taken, where that was asked for."""
+        """Return the response set for the account's next message, or None if the message is accepted."""
         instead, self.instead = self.instead, None
         return instead() if instead else None
 
     def answer_next(self, status: int, body: Any = None, headers: Mapping[str, str] | None = None) -> None:
-        """Answer the next message of the account so."""
+        """Set the response to the account's next message."""
         self.instead = lambda: web.json_response(body, status=status, headers=headers)

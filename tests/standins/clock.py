@@ -1,4 +1,4 @@
-"""A clock that is set by hand."""
+"""A clock that tests set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 @dataclass
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that stands still until a test moves it."""
 
     now: datetime = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
@@ -16,9 +16,9 @@ class Clock:
         return self.now
 
     def set(self, at: str) -> None:
-        """Show that time, which is written without its zone, UTC."""
+        """Set the time, which is written in UTC without its zone."""
         self.now = datetime.fromisoformat(at).replace(tzinfo=UTC)
 
     def on(self, **ahead: float) -> None:
-        """Turn it on, or back, by so many seconds, minutes …"""
+        """Move the clock forward or back by these seconds, minutes and so on."""
         self.now += timedelta(**ahead)

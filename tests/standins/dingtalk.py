@@ -1,7 +1,4 @@
-"""A stand-in of DingTalk, written from its public documents.
-
-It has the stream, the robot's interface, and the addresses at which a message may be answered.
-"""
+"""A stand-in of DingTalk, written from its public documents: the stream, the robot's API, and reply URLs."""
 
 from __future__ import annotations
 
@@ -26,27 +23,27 @@ ROBOT = "$:LWCP_v1:$the-robot"
 
 @dataclass
 class DingtalkStandIn(HttpPlatform):
-    """The platform, with one app and its robot in it."""
+    """The platform with one app and its robot."""
 
     concurrently = True
     room: str | None = "cidTheRoom=="
-    #: DingTalk's robots do not hear each other.
+    #: DingTalk's robots do not see messages of other robots.
     has_bots = False
-    #: What was sent: conversation or person, text, the key of the sending.
+    #: The sent messages: conversation or person, text, and key.
     sent: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    #: By which way it came: ``oTo``, ``group`` or ``webhook``.
+    #: The API of each sent message: ``oTo``, ``group`` or ``webhook``.
     ways: list[str] = field(default_factory=list[str])
-    #: Whom our messages called.
+    #: The users that the account's messages notify.
     called: list[str] = field(default_factory=list[str])
     tokens: int = 0
     acknowledged: list[str] = field(default_factory=list[str])
     answered_pings: list[str] = field(default_factory=list[str])
-    #: Whether the app may use the robot's interface, and for how many seconds a message may be answered.
+    #: Whether the app may use the robot's API, and the seconds for which a reply URL is valid.
     permitted: bool = True
     answer_seconds: float = 5_400
-    #: Where a message may be answered, if not here.
+    #: The reply URL of messages, if it is not the stand-in's own.
     webhook: str = ""
-    #: Whether the stream answers nothing, and whether files have a length.
+    #: Whether the stream is silent, and whether responses with files have a length.
     dead: bool = False
     lengths: bool = False
     download_url: str = ""
@@ -79,7 +76,7 @@ class DingtalkStandIn(HttpPlatform):
         self._secret = SECRET
         self._number = 0
 
-    # What the platform is to a test.
+    # The interface for tests.
 
     def settings(self) -> Mapping[str, Any]:
         """As ``Platform``."""
@@ -96,7 +93,7 @@ class DingtalkStandIn(HttpPlatform):
         bot: bool = False,
         file: tuple[str, str, bytes] | None = None,
     ) -> str:
-        """As ``Platform``: DingTalk takes the robot's name out of a text, and leaves the space behind it."""
+        """As ``Platform``. DingTalk removes the robot's name from a text, and leaves the space behind it."""
         del thread, bot
         if file is None:
             told: dict[str, Any] = {"msgtype": "text", "text": {"content": f" {text}" if mention else text}}
@@ -107,7 +104,7 @@ class DingtalkStandIn(HttpPlatform):
     async def tell(
         self, told: Mapping[str, Any], *, sender: str = "ana", room: str | None = None, mention: bool = False
     ) -> str:
-        """Say something of any kind; returns the message's id."""
+        """Send a message of any type; return its id."""
         message = f"msg{self._next()}=="
         expires = int((time.time() + self.answer_seconds) * 1000)
         robot = {"dingtalkId": ROBOT}
@@ -135,13 +132,13 @@ class DingtalkStandIn(HttpPlatform):
         return message
 
     def file_content(self, content: bytes) -> dict[str, Any]:
-        """What a message says of a file."""
+        """Return the content of a message with a file."""
         key = f"code{self._next()}=="
         self._files[key] = content
         return {"downloadCode": key, "pictureDownloadCode": "other"}
 
     async def frame(self, kind: str, topic: str, data: object, *, name: str = "") -> str:
-        """Push a frame; returns its name."""
+        """Push a frame; return its name."""
         name = name or f"frame{self._next()}"
         headers = {
             "appId": "app",
@@ -157,7 +154,7 @@ class DingtalkStandIn(HttpPlatform):
         return name
 
     async def disconnect(self) -> None:
-        """Ask for another connection; this one is silent from now on, and ends later."""
+        """Request a new connection; the current one is silent from now on, and ends later."""
         old = list(self._sockets)
         headers = {"contentType": "application/json", "topic": "disconnect"}
         data = json.dumps({"reason": "connection is expired"})
@@ -167,15 +164,15 @@ class DingtalkStandIn(HttpPlatform):
             self._silent.append(socket)
 
     async def end_silent(self) -> None:
-        """End the connections that were to be left."""
+        """End the connections that were replaced."""
         while self._silent:
             await self._silent.pop().close()
 
     async def repeat(self, message: str) -> None:
         """As ``Platform``.
 
-        The documents promise that a robot's messages are told once; in truth those are told again that were not
-        acknowledged, after a minute or so. Here they are told again to the next connection.
+        According to its documentation, DingTalk delivers a robot's message once; in fact it repeats an
+        unacknowledged message after about a minute. Here it repeats the message on the next connection.
         """
         self._pending[message] = self._events[message]
         for socket in list(self._sockets):
@@ -195,7 +192,7 @@ class DingtalkStandIn(HttpPlatform):
         return found()
 
     async def limit(self, seconds: float | None) -> None:
-        """As ``Platform``: DingTalk's own limit names no time; what stands before it may."""
+        """As ``Platform``. DingTalk's own limit names no time; a proxy's limit may."""
         if seconds is None:
             self.refuse_with("Forbidden.AccessDenied.QpsLimitForApi", 403)
             return
@@ -215,22 +212,22 @@ class DingtalkStandIn(HttpPlatform):
         self._secret = "another one"
 
     def refuse_with(self, code: str, status: int = 400) -> None:
-        """Answer the next message with this."""
+        """Refuse the next message with this error."""
         self._answers.append(_refusal(code, status=status))
 
     def answer_with(self, body: object) -> None:
-        """Answer the next message with this, as a success."""
+        """Answer the next message with this body, as a success."""
         self._answers.append(web.json_response(body))
 
     def answer_webhook_with(self, body: dict[str, Any]) -> None:
-        """Answer the next message at a message's own address with this."""
+        """Answer the next message to a reply URL with this body."""
         self._webhook_answers.append(body)
 
     def end_token(self) -> None:
-        """Let the app's token end before its time."""
+        """Expire the app's token early."""
         self.tokens += 1
 
-    # What it is to the app.
+    # The interface for the app.
 
     async def _open(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -1,8 +1,9 @@
-"""A Discord of our own on loopback: the gateway's websocket and as much of the HTTP API v10 as a bot needs.
+"""A stand-in of Discord on loopback: the gateway's WebSocket, and the parts of the HTTP API v10 that a bot
+needs.
 
-Written from the public reference (https://docs.discord.com/developers): opcodes, close codes, error codes,
-limits and headers are Discord's. Sessions outlive their connections and are resumed; one that is closed with
-1000 or 1001 is gone. Not enforced: the pace of IDENTIFY, and permissions.
+It is written from the public reference (https://docs.discord.com/developers): opcodes, close codes, error
+codes, limits and headers are Discord's. Sessions outlive their connections and are resumed; a session that is
+closed with 1000 or 1001 ends. The rate of IDENTIFY and permissions are not enforced.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ DEFAULT, THREAD_STARTED, REPLY = 0, 18, 19
 GUILD_MESSAGES, DIRECT_MESSAGES, MESSAGE_CONTENT = 1 << 9, 1 << 12, 1 << 15
 A_MESSAGE = "(POST|PATCH) .*/messages"
 READ_MESSAGE_HISTORY = 1 << 16
-#: How many messages a channel takes in how many seconds.
+#: The number of messages that a channel accepts, and the period in seconds.
 BUCKET, WINDOW = 5, 0.2
 
-#: What a server knows of somebody in it.
+#: The fields of a member of a server.
 MEMBER: Object = {
     "roles": [],
     "joined_at": "2026-01-01T00:00:00+00:00",
@@ -52,7 +53,7 @@ MEMBER: Object = {
 
 
 class ApiError(Exception):
-    """An answer that is an error."""
+    """An error response."""
 
     def __init__(self, status: int, code: int, message: str, **more: object) -> None:
         super().__init__(message)
@@ -61,14 +62,14 @@ class ApiError(Exception):
 
 
 def _json(data: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An answer, without a charset as Discord's are."""
+    """Return a response without a charset, like Discord's."""
     body = json.dumps(data).encode()
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
 @dataclass(slots=True)
 class Session:
-    """What a bot is told, numbered, and the connection on which it is told, if there is one."""
+    """The numbered events of a bot, and its current connection."""
 
     id: str
     intents: int
@@ -77,7 +78,7 @@ class Session:
 
 
 class Connection:
-    """A websocket of the gateway; compressed, all its frames are one zlib stream."""
+    """A WebSocket of the gateway; with compression, all its frames are one zlib stream."""
 
     def __init__(self, socket: web.WebSocketResponse, request: web.Request) -> None:
         self.socket = socket
@@ -87,7 +88,7 @@ class Connection:
         self._lock = asyncio.Lock()
 
     async def tell(self, payload: Object) -> None:
-        """Send a payload, if anybody is still there."""
+        """Send a payload, unless the connection has ended."""
         text = json.dumps(payload)
         async with self._lock:
             with suppress(ConnectionError):
@@ -98,13 +99,13 @@ class Connection:
                     await self.socket.send_bytes(body)
 
     def cut(self) -> None:
-        """End it without a word."""
+        """End the connection without a close frame."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
 
 class DiscordStandIn(HttpPlatform):
-    """A server with two channels, in which the bot is, and people who write to it directly."""
+    """A server with two channels, the bot, and users who write to the bot directly."""
 
     concurrently = True
     connector = Discord
@@ -127,7 +128,7 @@ class DiscordStandIn(HttpPlatform):
             ]
         )
         self._ids = count()
-        #: How far its clock is from ours.
+        #: The difference of its clock from ours.
         self.minutes = 0
         self.me = self.user("Torana", bot=True)
         self.people: dict[str, Object] = {name: self.user(name) for name in ("ana", "bob")}
@@ -142,19 +143,19 @@ class DiscordStandIn(HttpPlatform):
         self.general: str = self._channel(type=TEXT, guild_id=self.guild, name="general")["id"]
         self.room = self.general
         self.side: str = self._channel(type=TEXT, guild_id=self.guild, name="side")["id"]
-        #: The connections of the gateway; one of a session that was taken up again is its own.
+        #: The connections of the gateway; a resumed session has its own connection.
         self.connections: list[Connection] = []
         self.heartbeat = 41_250
         self.identified = self.resumed = self.heartbeats = self.typings = 0
-        #: Connections ever made.
+        #: The number of all connections.
         self.connected = 0
-        #: Messages that came too fast.
+        #: The messages that exceeded a rate limit.
         self.overrun = 0
         self.login_refused = False
         self.content_intent = True
-        #: Opcode 9 instead of READY and RESUMED, no READY at all, no HELLO, or a farewell instead of it.
+        #: Opcode 9 instead of READY and RESUMED, no READY, no HELLO, or a close frame instead of HELLO.
         self.invalidate = self.silent = self.mute = self.hang_up = False
-        #: Who would have been called.
+        #: The users that messages notify.
         self.pinged: list[str] = []
         self.asked_for_history: list[str] = []
         self._patches = ExitStack()
@@ -164,13 +165,13 @@ class DiscordStandIn(HttpPlatform):
         await super().__aexit__()
 
     def move(self, url: str) -> None:
-        """As ``HttpPlatform``; the library has no setting for it."""
+        """As ``HttpPlatform``; the library has no setting for the URL."""
         super().move(url)
         self._patches.enter_context(mock.patch("discord.http.Route.BASE", f"{url}/api/v10"))
         gateway = mock.patch("discord.gateway.DiscordWebSocket.DEFAULT_GATEWAY", self._gateway_url())
         self._patches.enter_context(gateway)
 
-    # What tests do
+    # Actions of tests
 
     def settings(self) -> Mapping[str, Any]:
         return {"token": TOKEN, "allow": [self.people["ana"]["id"], self.people["bob"]["id"]]}
@@ -209,7 +210,7 @@ class DiscordStandIn(HttpPlatform):
             connection.cut()
 
     async def limit(self, seconds: float | None) -> None:
-        if seconds is None:  # what stands in front of Discord answers so
+        if seconds is None:  # a proxy in front of Discord responds like this
             self.answer(429, "<html>error 1015</html>")
             return
         body = {"message": "You are being rate limited.", "retry_after": seconds, "global": False}
@@ -232,14 +233,14 @@ class DiscordStandIn(HttpPlatform):
         headers: Mapping[str, str] | None = None,
         to: str = A_MESSAGE,
     ) -> None:
-        """Answer the next call whose method and path are these, otherwise that which shows a message, so."""
+        """Set the response to the next call with this method and path; by default, to the next message."""
         if isinstance(body, str):
             self._answers.append((to, lambda _: web.Response(status=status, text=body, headers=headers)))
         else:
             self._answers.append((to, lambda _: _json(body, status=status, headers=headers)))
 
     def hang_up_on_a_message(self) -> None:
-        """End the connection on which the next message of the bot comes, instead of an answer."""
+        """End the connection on which the bot's next message arrives, without a response."""
 
         def cut(request: web.Request) -> web.Response:
             if request.transport is not None:
@@ -253,15 +254,15 @@ class DiscordStandIn(HttpPlatform):
         for connection in list(self.connections):
             await connection.socket.close(code=code)
 
-    # Who and what there is
+    # Users, channels and files
 
     def snowflake(self) -> str:
-        """An id, in which its time is."""
+        """Return an id, which contains its time."""
         at = int((time.time() + 60 * self.minutes) * 1000)
         return str((at - EPOCH << 22) + next(self._ids) % 4096)
 
     def user(self, name: str, *, bot: bool = False) -> Object:
-        """A new user."""
+        """Return a new user."""
         names = {"username": name.lower(), "global_name": None if bot else name, "discriminator": "0"}
         return {"id": self.snowflake(), **names, "avatar": None, "bot": bot}
 
@@ -271,19 +272,19 @@ class DiscordStandIn(HttpPlatform):
         return self._channels.setdefault(channel["id"], channel)
 
     def direct(self, user: Object) -> Object:
-        """The direct chat with somebody."""
+        """Return the direct chat with a user."""
         for channel in self._channels.values():
             if channel["type"] == DM and channel["recipients"] == [user]:
                 return channel
         return self._channel(type=DM, recipients=[user])
 
     def hide_history(self, channel: str) -> None:
-        """Let nobody read there what was said before."""
+        """Forbid reading earlier messages of a channel."""
         denied = {"id": self.guild, "type": 0, "allow": "0", "deny": str(READ_MESSAGE_HISTORY)}
         self._channels[channel]["permission_overwrites"] = [denied]
 
     async def open_thread(self, start: str) -> str:
-        """The thread at a message, whose id it has."""
+        """Open a thread at a message; it has the message's id."""
         if start not in self._channels:
             parent = self._find(start)["channel_id"]
             now = datetime.now(UTC).isoformat()
@@ -302,7 +303,7 @@ class DiscordStandIn(HttpPlatform):
         return start
 
     def attachment(self, name: str, media_type: str, data: bytes, *, size: int | None = None) -> Object:
-        """A file; ``size`` is what is told of it."""
+        """Return a file; ``size`` is the reported size."""
         file = self.snowflake()
         self.files[file] = (media_type, data)
         url = str(yarl.URL(self.url) / "attachments" / file / name % {"hm": "signature"})
@@ -328,7 +329,7 @@ class DiscordStandIn(HttpPlatform):
     # Messages
 
     async def create(self, channel: str, author: Object, **what: Any) -> Object:
-        """Say something; ``content`` and any other fields of a message."""
+        """Create a message with ``content`` and any other fields."""
         message: Object = {
             "id": self.snowflake(), "channel_id": channel, "author": author, "content": "", "type": DEFAULT,
             "timestamp": datetime.now(UTC).isoformat(), "edited_timestamp": None, "tts": False, "pinned": False,
@@ -347,7 +348,7 @@ class DiscordStandIn(HttpPlatform):
         return message
 
     def told(self, message: Object) -> Object:
-        """A message as the gateway tells it."""
+        """Return a message in the format of the gateway."""
         channel = self._channels[message["channel_id"]]
         where: Object = {"channel_type": channel["type"]}
         if "guild_id" in channel:
@@ -368,7 +369,7 @@ class DiscordStandIn(HttpPlatform):
         return yarl.URL(self.url).with_scheme("ws") / "gateway/"
 
     async def dispatch(self, event: str, data: Object) -> None:
-        """Tell every session of an event, as far as its intents go."""
+        """Send an event to every session whose intents include it."""
         for session in list(self.sessions.values()):
             if event.startswith("MESSAGE_"):
                 needed = GUILD_MESSAGES if "guild_id" in data else DIRECT_MESSAGES
@@ -469,7 +470,7 @@ class DiscordStandIn(HttpPlatform):
         return session
 
     def forget_sessions(self) -> None:
-        """Let no session be resumed: it took too long."""
+        """Drop all sessions, as after a long interruption."""
         self.sessions.clear()
 
     # The HTTP API
@@ -543,7 +544,9 @@ class DiscordStandIn(HttpPlatform):
         return _json(message, headers=headers)
 
     def _pace(self, channel: str) -> Mapping[str, str]:
-        """The headers of a bucket, which is filled at once when its time is over; raises when it is empty."""
+        """Return the headers of a rate limit bucket, which is refilled at the end of its period. Raises an
+        error if it is empty.
+        """
         now = time.monotonic()
         left, until = self._buckets.get(channel, (0, 0.0))
         if now >= until:
@@ -580,7 +583,7 @@ class DiscordStandIn(HttpPlatform):
         return {"type": REPLY, "message_reference": found, "referenced_message": answered}
 
     def _ping(self, body: Object) -> None:
-        """Who would have been called, had they been there."""
+        """Return the users that a message notifies."""
         allowed = body.get("allowed_mentions")
         kinds = ["everyone", "users", "roles"] if allowed is None else allowed.get("parse", [])
         if "everyone" in kinds and ("@everyone" in body["content"] or "@here" in body["content"]):
@@ -603,7 +606,7 @@ class DiscordStandIn(HttpPlatform):
         return _json(await self.edit(message["id"], body["content"]))
 
     async def edit(self, message: str, content: str) -> Object:
-        """Give a message another text."""
+        """Edit a message."""
         found = self._find(message)
         found |= {"content": content, "edited_timestamp": datetime.now(UTC).isoformat()}
         await self.dispatch("MESSAGE_UPDATE", self.told(found))
@@ -611,7 +614,7 @@ class DiscordStandIn(HttpPlatform):
         return found
 
     def messages(self, channel: str) -> list[Object]:
-        """What the bot said there."""
+        """Return the bot's messages in a channel."""
         return [m for m in self._messages[channel] if m["author"]["id"] == self.me["id"]]
 
     def delete(self, message: str) -> None:

@@ -1,7 +1,7 @@
-"""A mail server: real Dovecot, and an SMTP server that delivers into it and keeps what is for others.
+"""A mail server: real Dovecot, and an SMTP server that delivers into it and stores mail for other addresses.
 
-Dovecot runs for a whole module and has as many accounts as there are names. Between it and the connector stands
-a relay that can cut connections, freeze them, and change what is said.
+Dovecot runs for a whole module and has an account for each name. A relay between Dovecot and the connector can
+cut connections, freeze them, and change data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.parts import require
 from torana.connectors.platforms.email.connector import Email
 from torana.testing.connectors import PATIENCE, Platform, Shown
 
-#: As awkward as Dovecot's settings let it be.
+#: Settings that make Dovecot as inconvenient as possible.
 PASSWORD = 'co"rrect{horse'
 DOMAIN = "mail.test"
 MX = "mx.mail.test"
@@ -86,7 +86,7 @@ service imap-login {{
 
 
 class Dovecot:
-    """The server, with mailboxes for whoever knows the password."""
+    """The server, with a mailbox for every user name with the password."""
 
     def __init__(self) -> None:
         command = require("dovecot", "dovecot-imapd")
@@ -109,24 +109,24 @@ class Dovecot:
         return self._home / "cert.pem"
 
     def tls(self) -> ssl.SSLContext:
-        """What servers of this certificate are opened with."""
+        """Return the TLS context for servers with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self._home / "key.pem")
         return context
 
     def deliver(self, user: str, content: bytes) -> Path:
-        """Put a mail into a mailbox, as an MTA does."""
+        """Deliver a mail into a mailbox, as an MTA does."""
         return self.deliver_to(self.folder(user), content)
 
     def deliver_to(self, folder: Path, content: bytes) -> Path:
-        """Put a mail into a folder."""
+        """Deliver a mail into a folder."""
         name = f"{time.time()}.{uuid4().hex}.{DOMAIN}"
         (folder / "tmp" / name).write_bytes(content)
         self._own(folder / "tmp" / name)
         return (folder / "tmp" / name).rename(folder / "new" / name)
 
     def folder(self, user: str, name: str = "") -> Path:
-        """Where a mailbox is, or a folder of it, whose name begins with a dot there."""
+        """Return the path of a mailbox, or of a folder in it, whose name begins with a dot there."""
         root = self._home / "mail" / user / "Maildir"
         folder = root / name
         for one in (root.parent, root, folder, folder / "tmp", folder / "new", folder / "cur"):
@@ -136,7 +136,7 @@ class Dovecot:
         return folder
 
     def seen(self, user: str) -> list[str]:
-        """The names of the mails that are marked as seen."""
+        """Return the names of the mails that are marked as seen."""
         return [
             one.name for one in (self.folder(user) / "cur").iterdir() if "S" in one.name.partition(":2,")[2]
         ]
@@ -148,7 +148,7 @@ class Dovecot:
 
     def _config(self) -> str:
         internal = ""
-        if os.geteuid() != 0:  # all of it as whoever runs the tests
+        if os.geteuid() != 0:  # all files belong to the user of the tests
             name, group = self._owner.pw_name, grp.getgrgid(self._owner.pw_gid).gr_name
             internal = (
                 f"default_internal_user = {name}\ndefault_internal_group = {group}\ndefault_login_user = {name}"
@@ -177,17 +177,17 @@ class Dovecot:
 
 
 class Relay:
-    """What stands between the connector and Dovecot."""
+    """A relay between the connector and Dovecot."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: While not set, nothing gets through, and nobody is told.
+        #: While this event is not set, no data passes, and no error occurs.
         self.open = asyncio.Event()
         self.open.set()
-        #: What becomes of that which the connector says, and of that which it is answered.
+        #: Changes the data of the connector, and the data of the server.
         self.on_command: Callable[[bytes], Awaitable[bytes]] | None = None
         self.on_answer: Callable[[bytes], bytes] = bytes
         self.connections = 0
@@ -245,9 +245,10 @@ class Relay:
 
 @dataclass
 class Smtp:
-    """The mail server's other half: it takes what people send us, and what we send people.
+    """The SMTP server, which receives mail to the account and mail from the account.
 
-    ``answers`` are what it says next instead of its own, by the command: a status, or None to hang up.
+    ``answers`` are the next responses by command, in place of the usual ones: a status, or None to close the
+    connection.
     """
 
     dovecot: Dovecot
@@ -257,7 +258,7 @@ class Smtp:
     answers: dict[str, list[str | None]] = field(default_factory=dict[str, list[str | None]])
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
     logins: int = 0
-    #: Whether it takes off what others wrote in its name, as RFC 8601 asks of it.
+    #: Whether it removes headers that others wrote in its name, as RFC 8601 requires.
     strips: bool = True
     _server: asyncio.Server | None = None
     _connections: list[SMTP] = field(default_factory=list[SMTP])
@@ -331,7 +332,7 @@ class Smtp:
         return "250 2.0.0 taken"
 
     def _received(self, content: bytes, sender: str) -> bytes:
-        """The mail with what the server says of it: a sender may use his own domain alone."""
+        """Return the mail with the server's authentication result: only the sender's own domain passes."""
         author = str(message_from_bytes(content, policy=policy.default)["From"] or "")
         envelope, domain = sender.rpartition("@")[2], author.rstrip(">").rpartition("@")[2].lower()
         verdict = "pass" if envelope == domain else "fail"
@@ -362,7 +363,7 @@ def _hang_up(connection: SMTP) -> str:
 
 
 class MailServer(Platform):
-    """An account on the server, with people who write to it."""
+    """An account on the server, and users who write to it."""
 
     connector = Email
     has_bots = False
@@ -399,7 +400,7 @@ class MailServer(Platform):
             "smtp_port": self.ports[1],
             "smtp_tls": "none",
             "authserv": MX,
-            # Dovecot tells of new mail after half a second.
+            # Dovecot reports new mail after half a second.
             "renew": 0.1,
         }
 
@@ -425,7 +426,7 @@ class MailServer(Platform):
     def mail(
         self, text: str, *, sender: str = "ana", thread: str | None = None, subject: str = ""
     ) -> EmailMessage:
-        """A mail to the account, as people's programs write it."""
+        """Return a mail to the account, as mail programs write it."""
         message = EmailMessage(policy=policy.SMTP)
         message["From"] = f"{sender.title()} <{sender}@{PEOPLE}>"
         message["To"] = self.user
@@ -469,7 +470,7 @@ class MailServer(Platform):
         return find()
 
     def _shown_to(self, recipient: str, thread: str | None) -> list[Shown]:
-        """As mail programs do that show a mail once however often it came."""
+        """Return the mails as mail programs show them: a mail that arrived several times appears once."""
         shown: dict[str, Shown] = {}
         for to, message in self.smtp.kept:
             text = message.get_body(("plain",))

@@ -1,6 +1,6 @@
 """A stand-in of Feishu's open platform, written from its public API reference.
 
-It speaks the platform's own wire, protobuf frames and all, and refuses what the platform refuses.
+It uses the platform's own protobuf frames, and refuses what the platform refuses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fields = dict[int, list[int | bytes]]
 
 
 def read_message(raw: bytes) -> Fields:
-    """A protobuf message: for each field number its values."""
+    """Parse a protobuf message into the values of each field number."""
     fields: Fields = {}
     at = 0
 
@@ -56,7 +56,7 @@ def read_message(raw: bytes) -> Fields:
 
 
 def write_message(*fields: tuple[int, int | bytes]) -> bytes:
-    """A protobuf message of these fields."""
+    """Return a protobuf message with these fields."""
 
     def number(value: int) -> bytes:
         done = b""
@@ -75,7 +75,7 @@ def write_message(*fields: tuple[int, int | bytes]) -> bytes:
 
 
 def read_frame(raw: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Method, headers and payload of a frame; everything that it must have is there."""
+    """Return method, headers and payload of a frame; all required fields must be present."""
     fields = read_message(raw)
     assert {1, 2, 3, 4} <= fields.keys(), "SeqID, LogID, service and method are required"
     headers = dict[str, str]()
@@ -93,7 +93,7 @@ def read_frame(raw: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 def write_frame(method: int, headers: Mapping[str, str], payload: bytes) -> bytes:
-    """A frame of service 7."""
+    """Return a frame of service 7."""
     written = [(5, write_message((1, key.encode()), (2, value.encode()))) for key, value in headers.items()]
     return write_message((1, 1), (2, 1), (3, 7), (4, method), *written, (8, payload))
 
@@ -115,27 +115,27 @@ class Posted:
 
 @dataclass
 class FeishuStandIn(HttpPlatform):
-    """The platform, with one app in it."""
+    """The platform with one app."""
 
     concurrently = True
     room: str | None = "oc_the_room"
     posted: dict[str, Posted] = field(default_factory=dict[str, Posted])
-    #: Whom our cards called.
+    #: The users that the account's cards notify.
     called: list[str] = field(default_factory=list[str])
-    #: How often a token was asked for, and what the long connection said back, by event.
+    #: The number of token requests, and the responses on the long connection by event.
     tokens: int = 0
     acknowledged: list[str] = field(default_factory=list[str])
     pings: int = 0
-    #: Texts for which no card can be made.
+    #: Texts for which the platform cannot make a card.
     unfit: str = "\x00"
-    #: Whether the long connection answers nothing, and whether files have a length.
+    #: Whether the long connection is silent, and whether responses with files have a length.
     dead: bool = False
     lengths: bool = False
-    #: Whether a message that is read has nothing in it.
+    #: Whether a fetched message is empty.
     odd: bool = False
-    #: Whether the app's feature “Bot” is on.
+    #: Whether the app has the feature “Bot”.
     has_bot: bool = True
-    #: Bytes of an event in one frame.
+    #: The number of bytes of an event in one frame.
     frame_bytes: int = 1_000_000
 
     connector: type[Connector[Any]] = Feishu
@@ -163,7 +163,7 @@ class FeishuStandIn(HttpPlatform):
         self._secret = SECRET
         self._number = 0
 
-    # What the platform is to a test.
+    # The interface for tests.
 
     def settings(self) -> Mapping[str, Any]:
         """As ``Platform``."""
@@ -212,7 +212,7 @@ class FeishuStandIn(HttpPlatform):
         bot: bool = False,
         mentions: list[dict[str, Any]] | None = None,
     ) -> str:
-        """Say something of any kind; returns the message's id."""
+        """Send a message of any type; return its id."""
         number = self._next()
         chat = room or f"oc_p2p_{sender}"
         posted = Posted(id=f"om_{number}", chat=chat, text=json.dumps(content), sender=f"ou_{sender}")
@@ -242,7 +242,7 @@ class FeishuStandIn(HttpPlatform):
         return posted.id
 
     async def event(self, kind: str, event: object, *, name: str = "") -> str:
-        """Tell of anything; returns the event's name."""
+        """Send an event of any type; return its name."""
         name = name or f"event_{self._next()}"
         header = {
             "event_id": f"{name}-{self._next()}",
@@ -281,12 +281,12 @@ class FeishuStandIn(HttpPlatform):
         return found()
 
     async def acknowledgements(self, count: int) -> list[str]:
-        """Wait until so many events were acknowledged."""
+        """Wait until this number of events was acknowledged."""
         await self.until(lambda: len(self.acknowledged) >= count)
         return self.acknowledged
 
     async def limit(self, seconds: float | None) -> None:
-        """As ``Platform``: the gateway names a time, the chat's own limit none."""
+        """As ``Platform``: the gateway names a time, the chat's own limit does not."""
         if seconds is None:
             self._answers.append(_refusal(230020, "This operation triggers the frequency limit."))
             return
@@ -308,20 +308,20 @@ class FeishuStandIn(HttpPlatform):
         self._secret = "another one"
 
     def end_token(self) -> None:
-        """Let the app's token end before its time."""
+        """Expire the app's token early."""
         self.tokens += 1
 
     def refuse_with(self, code: int, message: str, status: int = 400) -> None:
-        """Answer the next message with this."""
+        """Refuse the next message with this error."""
         self._answers.append(_refusal(code, message, status=status))
 
     def put_file(self, content: bytes) -> str:
-        """A file that a message may name."""
+        """Store a file that messages may name."""
         key = f"file_{self._next()}"
         self._files[key] = content
         return key
 
-    # What it is to the app.
+    # The interface for the app.
 
     async def _token(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -386,7 +386,7 @@ class FeishuStandIn(HttpPlatform):
                 "seq": str(number),
                 "trace_id": "trace",
             }
-            with suppress(ConnectionError):  # the app is gone: it is told again
+            with suppress(ConnectionError):  # the app is disconnected: the event is repeated
                 await socket.send_bytes(write_frame(1, headers, piece))
 
     async def _answered(self, socket: web.WebSocketResponse, raw: bytes) -> None:
@@ -488,7 +488,7 @@ class FeishuStandIn(HttpPlatform):
         return answer
 
     async def _refused(self, request: web.Request, content: object) -> web.Response | None:
-        """What the platform has against a card."""
+        """Return the reason why the platform refuses a card, or None."""
         if self._answers:
             return self._answers.pop(0)
         if len(await request.read()) > 30 * 1024:
@@ -510,7 +510,7 @@ class FeishuStandIn(HttpPlatform):
         return None
 
     def _text(self, content: str) -> str:
-        """A card as people see it; whom it calls is noted."""
+        """Return a card's text as users see it, and record the users that it notifies."""
         done = list[str]()
         for element in json.loads(content)["body"]["elements"]:
             if element["tag"] == "markdown":

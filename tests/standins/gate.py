@@ -1,4 +1,4 @@
-"""A gate at which code in another process waits until the test lets it go on."""
+"""A gate at which code in another process waits until the test opens it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 
 class Gate:
-    """Listens on a port of this machine: whoever waits is connected until it opens.
+    """A listener on a local port: a waiting process stays connected until the gate opens.
 
-    Once it is open nobody waits any more, also after a restart.
+    An open gate stays open, also after a restart of the process.
     """
 
     def __init__(self, *, patience: float = 30.0) -> None:
@@ -20,21 +20,21 @@ class Gate:
         self.port: int = self._listener.getsockname()[1]
 
     def reached(self) -> None:
-        """Wait until somebody stands before it."""
+        """Wait until a process waits at the gate."""
         self._open.enter_context(self._listener.accept()[0])
 
     def open(self) -> None:
-        """Let everybody go on. Idempotent."""
+        """Release all waiting processes. Idempotent."""
         self._open.close()
 
     @property
     def tool(self) -> str:
-        """The source of a module with a tool, ``dawdle``, that waits here."""
+        """Return the source of a module with a tool, ``dawdle``, that waits at the gate."""
         return _TOOL.replace("PORT", str(self.port))
 
     @property
     def slow_import(self) -> str:
-        """The source of a module with such a tool, whose import waits here."""
+        """Return the source of a module with such a tool, whose import waits at the gate."""
         return _SLOW_IMPORT.replace("PORT", str(self.port))
 
 

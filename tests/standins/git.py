@@ -15,7 +15,7 @@ from tests.parts import require
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git in a repository, as somebody without settings of their own."""
+    """Run git in a repository, without a user's settings."""
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -33,7 +33,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def repository(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    """A repository with one commit of these files on the branch ``main``."""
+    """Create a repository with one commit of these files on the branch ``main``."""
     folder.mkdir(parents=True)
     git(folder, "init", "--quiet", "--initial-branch=main")
     commit(folder, files)
@@ -41,7 +41,7 @@ def repository(folder: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def commit(folder: Path, files: Mapping[str, str | bytes]) -> str:
-    """Write files and commit all there are; the commit."""
+    """Write files, commit all files, and return the commit."""
     for name, body in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def commit(folder: Path, files: Mapping[str, str | bytes]) -> str:
 
 
 class _Backend(BaseHTTPRequestHandler):
-    """Hands requests to ``git http-backend``, or leads them elsewhere."""
+    """Pass requests to ``git http-backend``, or redirect them."""
 
     root: Path
     moved: str | None
@@ -97,12 +97,14 @@ class _Backend(BaseHTTPRequestHandler):
     do_POST = do_GET  # noqa: N815 - the names are those of the library
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving_git(root: Path, certificate: Path, *, moved: str | None = None) -> Generator[int]:
-    """The repositories below ``root`` over https: the port. ``certificate`` holds its ``.pem`` files."""
+    """Serve the repositories below ``root`` over https, and yield the port. ``certificate`` holds its ``.pem``
+    files.
+    """
     handler = type("Backend", (_Backend,), {"root": root, "moved": moved})
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")

@@ -1,4 +1,4 @@
-"""An MCP server that does what it should not, by the protocol's letter only where it must.
+"""An MCP server that violates the protocol in many ways.
 
 Over its pipes: ``python hostile_mcp.py [trick] [key=value …]``. Over HTTP: ``serving_http()``, in this process.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 
-#: What the server offers, and what each does when it is called.
+#: The offered tools, and the behaviour of each.
 TOOLS = {
     "echo": "Say it again.",
     "refuse": "Fail, and say so.",
@@ -39,7 +39,7 @@ TOOLS = {
 
 
 class Hostile:
-    """The server, whatever carries its messages: ``say`` sends one."""
+    """The server, independent of the transport: ``say`` sends a message."""
 
     def __init__(self, trick: str = "", state: Path | None = None) -> None:
         self.trick = trick
@@ -48,7 +48,7 @@ class Hostile:
         self.calls = 0
 
     def answers(self, message: dict[str, Any]) -> Iterator[dict[str, Any] | bytes]:
-        """What it says to a message: messages, and bytes that are none."""
+        """Return the responses to a message: messages, and invalid bytes."""
         method, id_ = message.get("method"), message.get("id")
         if method == "initialize":
             if self.trick == "deaf":
@@ -77,7 +77,7 @@ class Hostile:
             yield {"jsonrpc": "2.0", "id": id_, "error": {"code": -32601, "message": "no"}}
 
     def listed(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Its list of tools."""
+        """Return its list of tools."""
         plain = [{"name": name, "description": text, "inputSchema": TEXT} for name, text in TOOLS.items()]
         match self.trick:
             case "many":
@@ -97,7 +97,7 @@ class Hostile:
     def called(  # noqa: C901 - a case for each trick
         self, id_: Any, tool: str, arguments: dict[str, Any]
     ) -> Iterator[dict[str, Any] | bytes]:
-        """What a call of a tool leads to."""
+        """Return the response to a call of a tool."""
         match tool:
             case "hang":
                 return
@@ -159,7 +159,7 @@ def _result(id_: Any, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(trick: str = "", state: str = "") -> None:
-    """Speak over the pipes."""
+    """Serve over the pipes."""
     if trick == "dies":
         sys.exit("there is no database")
     if trick == "stubborn":
@@ -184,7 +184,7 @@ def _flood() -> None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Its way over HTTP; a subclass has the two."""
+    """The transport over HTTP; a subclass sets the class attributes."""
 
     hostile: Hostile
     events: bool
@@ -241,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving_http(hostile: Hostile, *, events: bool = False) -> Generator[str]:
-    """Speak over HTTP from threads; gives the address. With ``events`` the answers are event streams."""
+    """Serve over HTTP in threads, and yield the URL. With ``events`` the responses are event streams."""
     handler = type("Handler", (_Handler,), {"hostile": hostile, "events": events})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listener:
         listener.daemon_threads = True

@@ -1,29 +1,30 @@
-"""What stand-ins of platforms with an HTTP interface share: a server, its address, and news of what happens."""
+"""The base of stand-ins for platforms with an HTTP API: a server, its address, and notifications of changes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from aiohttp import web
 
-from torana.testing.connectors import PATIENCE, Platform
+from torana.connectors.base import Connector
+from torana.testing.connectors import PATIENCE, Line, Platform
 
 
 class HttpPlatform(Platform):
-    """A platform that is a server on a port of this machine, for as long as it is entered.
+    """A platform that serves on a local port while its context is entered.
 
-    A subclass adds its routes to ``app``, tells its address only by ``url``, and says ``stir`` when something
-    happened.
+    A subclass adds its routes to ``app``, announces its address only by ``url``, and calls ``stir`` after each
+    change.
     """
 
-    #: Whether an answer is given up when who asked for it leaves.
+    #: Whether a response is cancelled when its client disconnects.
     gives_up: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.app = web.Application(client_max_size=50 * 2**20)
-        #: Where the server is, and where it says that it is: see ``move``.
+        #: The server's URL, and the announced URL: see ``move``.
         self.port = 0
         self.url = ""
         self._changed = asyncio.Event()
@@ -43,7 +44,7 @@ class HttpPlatform(Platform):
         await self._runner.cleanup()
 
     def move(self, url: str) -> None:
-        """Say that it is there from now on, where something passes connections on."""
+        """Announce another URL, where a proxy passes connections on."""
         self.url = url
 
     async def cut(self) -> None:
@@ -54,12 +55,25 @@ class HttpPlatform(Platform):
                 connection.transport.abort()
 
     def stir(self) -> None:
-        """Let those who wait for something look again."""
+        """Wake the tasks that wait for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def until(self, true: Callable[[], object], *, within: float = PATIENCE) -> None:
-        """Wait until something is so; TimeoutError after so many seconds."""
+        """Wait until a condition holds; raise TimeoutError after this number of seconds."""
         async with asyncio.timeout(within):
             while not true():
                 await self._changed.wait()
+
+
+class SignCounter(Line):
+    """A line that sets an event after three signs of life."""
+
+    def __init__(self, connector: Connector[Any]) -> None:
+        super().__init__(connector)
+        self.enough = asyncio.Event()
+
+    def alive(self) -> None:
+        super().alive()
+        if self.signs == 3:
+            self.enough.set()

@@ -1,4 +1,4 @@
-"""ngIRCd, a real server, with people who talk there."""
+"""ngIRCd, a real server, with users in its channels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ IncludeDir = {directory}/none
 
 
 class Person:
-    """A plain client: it keeps every line it gets."""
+    """A plain client that stores every received line."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Person:
         self._writer.write("".join(f"{line}\r\n" for line in lines).encode(encoding))
 
     async def saw(self, *signs: str, since: int = 0) -> bytes:
-        """The first line, of all that came, with one of the signs in it."""
+        """Wait for the first line that contains one of the texts, and return it."""
 
         def first() -> bytes | None:
             return next((one for one in self.lines[since:] for sign in signs if sign.encode() in one), None)
@@ -75,18 +75,18 @@ class Person:
         return first() or b""
 
     async def is_up_to_date(self) -> None:
-        """Wait until what the server did so far has arrived."""
+        """Wait until the server's output so far has arrived."""
         mark = uuid4().hex
         self.write(f"PING :{mark}")
         await self.saw(mark)
 
     def said(self, nick: str, target: str) -> list[bytes]:
-        """The lines with text that somebody sent to a target."""
+        """Return the lines with text that a nick sent to a target."""
         heads = [line.partition(b" :") for line in self.lines if line.startswith(f":{nick}!".encode())]
         return [text for head, _, text in heads if head.lower().endswith(f" PRIVMSG {target}".lower().encode())]
 
     async def leave(self) -> None:
-        """Say good-bye, and wait until the server has heard it."""
+        """Send QUIT, and wait until the server has processed it."""
         assert self._reading is not None
         assert self._writer is not None
         self.write("QUIT :bye")
@@ -104,7 +104,7 @@ class Person:
 
 
 class IrcPlatform(Platform):
-    """A server with a room, in which a silent watcher sits."""
+    """A server with a channel, in which a silent watcher is present."""
 
     concurrently = True
     connector = Irc
@@ -115,14 +115,14 @@ class IrcPlatform(Platform):
     has_files = False
 
     def __init__(self, directory: Path, *, tls_port: int | None = None) -> None:
-        """With a port for TLS there are ``certificate.pem`` and ``key.pem`` in the directory."""
+        """With a port for TLS, the directory must contain ``certificate.pem`` and ``key.pem``."""
         self._directory = directory
         self.tls_port = tls_port
         self._password = PASSWORD
         self._people: dict[str, Person] = {}
         self._stack = AsyncExitStack()
         self.port = 0
-        #: Between the connector and the server.
+        #: The proxy between the connector and the server.
         self.proxy: FaultyProxy
 
     async def __aenter__(self) -> Self:
@@ -190,7 +190,7 @@ class IrcPlatform(Platform):
     async def shown(
         self, count: int, *, to: str = "ana", room: str | None = None, thread: str | None = None
     ) -> list[Shown]:
-        """Every line is a message here: what was sent as one part may be several."""
+        """Every line is a message here, so a part may become several messages."""
         del thread
         person = self.watcher if room else await self.person(to)
         async with asyncio.timeout(PATIENCE):
@@ -205,7 +205,7 @@ class IrcPlatform(Platform):
         await self.is_gone()
 
     async def is_gone(self, nick: str = "torana") -> None:
-        """Wait until the server has seen that the account is gone: until then its nick is taken."""
+        """Wait until the server has removed the account: until then its nick is in use."""
         await self.watcher.saw(f":{nick}!~{nick}@127.0.0.1 QUIT")
 
     async def fail(self) -> None:

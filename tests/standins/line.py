@@ -1,4 +1,4 @@
-"""LINE's Messaging API, as its public reference describes it."""
+"""A stand-in of LINE's Messaging API, written from its public reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOT = "U" + "b" * 32
 
 
 class LinePlatform(Calling):
-    """The platform: one channel, people, and a group."""
+    """The platform: one channel, users, and a group."""
 
     connector = LineConnector
     room = "C" + "0" * 32
@@ -33,10 +33,10 @@ class LinePlatform(Calling):
     def __init__(self) -> None:
         super().__init__()
         self.tokens = {TOKEN}
-        #: What was pushed, by its retry key.
+        #: The pushed messages by their retry keys.
         self.pushed: dict[str, dict[str, Any]] = {}
         self.loading: list[dict[str, Any]] = []
-        #: Files by their messages; how many questions for one are answered with "not yet".
+        #: Files by their messages; the number of requests for a file that are answered with "not yet".
         self.files: dict[str, bytes] = {}
         self.not_yet = 0
         self._people: dict[str, str] = {}
@@ -53,7 +53,7 @@ class LinePlatform(Calling):
         return self._people.setdefault(person, f"U{len(self._people):032x}")
 
     def request(self, body: bytes, *, secret: str = SECRET) -> HookRequest:
-        """A signed call."""
+        """Return a signed call."""
         digest = hmac.new(secret.encode(), body, hashlib.sha256).digest()
         headers = {"x-line-signature": base64.b64encode(digest).decode()}
         return HookRequest(method="POST", headers=headers, query={}, body=body)
@@ -61,7 +61,7 @@ class LinePlatform(Calling):
     def event(
         self, message: dict[str, Any], *, sender: str = "ana", room: str | None = None, **more: Any
     ) -> dict[str, Any]:
-        """What LINE tells of a message."""
+        """Return the event of a message."""
         user = {"userId": self.chat(sender)}
         return {
             "type": "message",
@@ -76,18 +76,18 @@ class LinePlatform(Calling):
         }
 
     def text(self, text: str, **more: Any) -> dict[str, Any]:
-        """A message of text."""
+        """Return a text message."""
         return {"type": "text", "id": self._id(), "quoteToken": "q3Plxr4AgKd", "text": text, **more}
 
     def file(self, kind: str, content: bytes, **more: Any) -> dict[str, Any]:
-        """A message with a file, which LINE keeps."""
+        """Return a message with a file, which LINE stores."""
         name = self._id()
         self.files[name] = content
         return {"type": kind, "id": name, **more}
 
     @staticmethod
     def call_of(*events: Any) -> bytes:
-        """The body of a call that tells of events."""
+        """Return the body of a call with events."""
         return json.dumps({"destination": BOT, "events": events}).encode()
 
     async def say(
@@ -201,13 +201,13 @@ class LinePlatform(Calling):
 
 
 def mentioned(index: int, length: int, *, own: bool = True) -> dict[str, Any]:
-    """A mention of the account, or of somebody else."""
+    """Return a mention of the account, or of another user."""
     user = {"userId": BOT, "isSelf": True} if own else {"userId": "U" + "9" * 32, "isSelf": False}
     return {"type": "user", "index": index, "length": length, **user}
 
 
 def _fault(body: dict[str, Any]) -> dict[str, Any] | None:
-    """What LINE has against a message."""
+    """Return LINE's error for a message, or None."""
     if not body["to"].startswith(("U", "C", "R")) or len(body["to"]) != 33:
         return {"message": "The property, 'to', in the request body is invalid (line: -, column: -)"}
     for number, message in enumerate(body["messages"]):

@@ -1,4 +1,4 @@
-"""The real homeserver Synapse on a database of its own, and a wire to it that can be cut."""
+"""The real homeserver Synapse with its own database, and a proxy in front of it that can be cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from torana.testing.connectors import PATIENCE, Platform, Shown
 DOMAIN = "matrix.test"
 SECRET = "a secret of the tests"
 V3 = "/_matrix/client/v3"
-#: Stands for a list of lists of lists in an event that is slipped in.
+#: Replaced by a deeply nested list in an inserted event.
 DEEP = "5,000 lists"
 
 _CONFIG = """
@@ -76,7 +76,7 @@ disable_existing_loggers: false
 
 @contextmanager
 def synapse() -> Generator[Path]:
-    """A running homeserver; gives the path of its socket."""
+    """A running homeserver; yields the path of its socket."""
     home = Path(tempfile.mkdtemp(prefix="torana-synapse-", dir="/tmp"))  # a socket's path must be short
     for name, text in {"config.yaml": _CONFIG, "log.yaml": _LOG}.items():
         told = text.replace("DIR", str(home)).replace("DOMAIN", DOMAIN).replace("SECRET", SECRET)
@@ -115,13 +115,13 @@ class Person:
 
 @dataclass(slots=True)
 class Homeserver:
-    """The homeserver, as people's clients call it."""
+    """The homeserver, as users' clients call it."""
 
     session: aiohttp.ClientSession
     people: dict[str, Person] = field(default_factory=dict[str, Person])
 
     async def call(self, method: str, path: str, body: object = None, *, token: str = "") -> Any:
-        """Call the homeserver; what it does not do is a fault of the test."""
+        """Call the homeserver; an error response fails the test."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         content = {"data": body} if isinstance(body, bytes) else {"json": body} if method != "GET" else {}
         async with self.session.request(method, f"http://synapse{path}", headers=headers, **content) as answer:  # pyright: ignore[reportArgumentType]
@@ -129,7 +129,7 @@ class Homeserver:
             return await answer.json()
 
     async def person(self, name: str) -> Person:
-        """Somebody who has an account, new in each test."""
+        """Return a user with an account, new in each test."""
         if name not in self.people:
             path = "/_synapse/admin/v1/register"
             nonce = (await self.call("GET", path))["nonce"]
@@ -148,12 +148,12 @@ class Homeserver:
         return self.people[name]
 
     async def send(self, who: Person, room: str, content: object, *, kind: str = "m.room.message") -> str:
-        """Send any event at all; returns its id."""
+        """Send any event; return its id."""
         path = f"{V3}/rooms/{quote(room)}/send/{kind}/{uuid4()}"
         return (await self.call("PUT", path, content, token=who.token))["event_id"]
 
     async def make_room(self, who: Person, *, invite: list[Person], **more: object) -> str:
-        """A room with those invited; returns its id."""
+        """Create a room with these invitations; return its id."""
         body = {"invite": [one.id for one in invite], **more}
         return (await self.call("POST", f"{V3}/createRoom", body, token=who.token))["room_id"]
 
@@ -162,18 +162,18 @@ class Homeserver:
         await self.call("POST", f"{V3}/rooms/{quote(room)}/join", {}, token=who.token)
 
     async def events(self, who: Person, room: str) -> list[dict[str, Any]]:
-        """The newest hundred events of a room, the oldest of them first."""
+        """Return the newest hundred events of a room, the oldest first."""
         path = f"{V3}/rooms/{quote(room)}/messages?dir=b&limit=100"
         return (await self.call("GET", path, token=who.token))["chunk"][::-1]
 
     async def members(self, who: Person, room: str) -> set[str]:
-        """Those who are in a room."""
+        """Return the members of a room."""
         return set(
             (await self.call("GET", f"{V3}/rooms/{quote(room)}/joined_members", token=who.token))["joined"]
         )
 
     async def until(self, who: Person, true: Callable[[], Any]) -> Any:
-        """Wait until something is true, looking again after each thing that happens to somebody."""
+        """Wait until a condition holds; check it after each event of the user."""
         since = ""
         async with asyncio.timeout(PATIENCE):
             while not (found := await true()):
@@ -182,12 +182,14 @@ class Homeserver:
             return found
 
 
-#: Made of a request and its body.
+#: Makes a response from a request and its body.
 Answer = Callable[[web.Request, bytes], web.Response]
 
 
 class Wire:
-    """What lies between the connector and the homeserver: it passes everything on, unless it is told not to."""
+    """A proxy between the connector and the homeserver, which passes all requests on unless a test sets a
+    fault.
+    """
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -195,14 +197,16 @@ class Wire:
         self._faults: list[tuple[str, Answer | None]] = []
         self._again: asyncio.Event = asyncio.Event()
         self._foreign: dict[str, list[object]] = {}
-        #: The tokens with which calls were made.
+        #: The access tokens of the calls.
         self.secrets: set[str] = set()
         self._since: list[str] = []
         self._kept = asyncio.Event()
         self.url = ""
 
     def fault(self, path: str, answer: Answer | None) -> None:
-        """Answer the next call whose path has this in it so; None breaks the line after it was passed on."""
+        """Set the response to the next call whose path contains this text; None cuts the connection after the
+        call was passed on.
+        """
         self._faults.append((path, answer))
 
     def cut(self) -> None:
@@ -212,17 +216,17 @@ class Wire:
         self._transports.clear()
 
     def rewind(self) -> None:
-        """Answer the sync that waits with all that was told since the first."""
+        """Answer the waiting sync with all events since the first sync."""
         self._again.set()
 
-    async def until_kept(self) -> None:
-        """Wait until the homeserver remembers how far the connector heard, once more."""
+    async def until_token_stored(self) -> None:
+        """Wait until the homeserver has stored the connector's position once more."""
         self._kept.clear()
         async with asyncio.timeout(PATIENCE):
             await self._kept.wait()
 
     def slip_in(self, room: str, events: list[object]) -> None:
-        """Put events of other homeservers, which ours did not look at, before those that are told next."""
+        """Insert events of other homeservers, which Synapse did not check, before the next events."""
         self._foreign[room] = events
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -286,7 +290,7 @@ class Wire:
 
 @asynccontextmanager
 async def wire(session: aiohttp.ClientSession) -> AsyncGenerator[Wire]:
-    """A wire on a free port."""
+    """A proxy on a free port."""
     made = Wire(session)
     app = web.Application(client_max_size=10**8)
     app.router.add_route("*", "/{path:.*}", made.handle)
@@ -301,10 +305,10 @@ async def wire(session: aiohttp.ClientSession) -> AsyncGenerator[Wire]:
 
 
 class MatrixPlatform(Platform):
-    """A homeserver with an account for the connector, and people who invite it."""
+    """A homeserver with an account for the connector, and users who invite it."""
 
     connector = Matrix
-    #: Made when somebody first says something there.
+    #: Created with the first message there.
     room = "the room"
 
     def __init__(self, homeserver: Homeserver, wire: Wire, account: Person) -> None:
@@ -322,7 +326,7 @@ class MatrixPlatform(Platform):
         }
 
     async def chat(self, sender: str, room: str | None = None) -> str:
-        """The room of somebody and the account alone, or that of ana, bob and the account."""
+        """Return the direct room of a user and the account, or the room of ana, bob and the account."""
         if room:
             if room not in self._chats:
                 ana, bob = await self.homeserver.person("ana"), await self.homeserver.person("bob")
@@ -373,7 +377,7 @@ class MatrixPlatform(Platform):
         return await self.homeserver.send(person, await self.chat(sender, room), content)
 
     async def upload(self, person: Person, data: bytes) -> str:
-        """The address of a file."""
+        """Upload a file, and return its address."""
         answer = await self.homeserver.call("POST", "/_matrix/media/v3/upload", data, token=person.token)
         return answer["content_uri"]
 
@@ -428,19 +432,19 @@ class MatrixPlatform(Platform):
         self.wire.fault("/send/", lambda _, __: web.json_response(body, status=500))
 
     async def refuse_message(self) -> None:
-        """As ``Platform``: the homeserver's own refusal of one who was banned."""
+        """As ``Platform``: the homeserver's own error for a banned user."""
         ana = await self.homeserver.person("ana")
         path = f"{V3}/rooms/{quote(await self.chat('ana'))}/ban"
         await self.homeserver.call("POST", path, {"user_id": self.account.id}, token=ana.token)
 
     async def refuse_login(self) -> None:
-        """As ``Platform``: the homeserver's own refusal of a token that was given back."""
+        """As ``Platform``: the homeserver's own error for a token that was logged out."""
         await self.homeserver.call("POST", f"{V3}/logout", {}, token=self.account.token)
 
 
 @asynccontextmanager
 async def matrix_platform(path: Path) -> AsyncGenerator[MatrixPlatform]:
-    """A fresh account on a running homeserver."""
+    """A new account on a running homeserver."""
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path), limit=0)) as session:
         homeserver = Homeserver(session)
         account = await homeserver.person("torana")
@@ -452,7 +456,7 @@ ENCRYPTION = {"type": "m.room.encryption", "state_key": "", "content": {"algorit
 
 
 class Device:
-    """Somebody's client that encrypts and decrypts."""
+    """A user's client that encrypts and decrypts."""
 
     def __init__(self, client: nio.AsyncClient, line: Wire, reader: str) -> None:
         self.client = client
@@ -460,7 +464,7 @@ class Device:
         self._reader = reader
 
     async def sync(self) -> nio.SyncResponse:
-        """Sync once, and tell of keys and ask for them as is due."""
+        """Sync once, and upload and query keys as needed."""
         answer = await self.client.sync(1_000)
         assert isinstance(answer, nio.SyncResponse), answer
         if self.client.should_upload_keys:
@@ -470,7 +474,7 @@ class Device:
         return answer
 
     async def say(self, room: str, content: dict[str, Any]) -> str:
-        """Say something encrypted, as soon as the reader has a device for which it can be."""
+        """Send an encrypted message, as soon as the reader has a device with keys."""
         async with asyncio.timeout(PATIENCE):
             while not list(self.client.device_store.active_user_devices(self._reader)):
                 await self.sync()
@@ -481,7 +485,7 @@ class Device:
         return answer.event_id
 
     def encrypted(self, room: str, plaintext: str) -> dict[str, Any]:
-        """Something encrypted that need be no event."""
+        """Return encrypted content, which may be no event."""
         client = self.client
         assert client.olm is not None
         session = client.olm.outbound_group_sessions[room]
@@ -494,7 +498,7 @@ class Device:
         }
 
     async def read(self) -> dict[str, Any]:
-        """What the reader says next that can be read."""
+        """Return the reader's next message that can be decrypted."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 answer = await self.sync()
@@ -507,7 +511,7 @@ class Device:
 
 @asynccontextmanager
 async def device(platform: MatrixPlatform, person: Person, store: Path) -> AsyncGenerator[Device]:
-    """Somebody's client, with its keys in a directory."""
+    """A user's client with its keys in a directory."""
     async with wire(platform.homeserver.session) as line:
         client = nio.AsyncClient(line.url, person.id, store_path=str(store))
         client.access_token = person.token

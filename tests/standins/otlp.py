@@ -1,4 +1,6 @@
-"""A collector of OpenTelemetry: receives traces over OTLP/HTTP and decodes them by the published protobufs."""
+"""A collector of OpenTelemetry, which receives traces over OTLP/HTTP and decodes them by the published
+protobufs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network that fails, between a connector and a real server."""
+"""A faulty network between a connector and a real server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Literal, Self
 Mode = Literal["open", "stalled", "trickling", "corrupt"]
 Fault = Literal["cut", "stall", "flip"]
 
-#: Closed with this, a socket sends RST and not FIN.
+#: With this option, a closed socket sends RST instead of FIN.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 @dataclass
 class _Trap:
-    """What goes wrong once so many more bytes have gone one way."""
+    """A fault that occurs after a number of bytes in one direction."""
 
     fault: Fault
     left: int
@@ -28,7 +28,7 @@ class _Trap:
 
 
 class FaultyProxy:
-    """Passes TCP connections on to a server, well or badly.
+    """A TCP proxy with faults.
 
     ::
 
@@ -36,8 +36,8 @@ class FaultyProxy:
             ...  # connect to 127.0.0.1, proxy.port
             proxy.cut()
 
-    ``stall``, ``trickle`` and ``corrupt`` hold until ``heal``, for connections there are and those to come.
-    ``spoil`` does something at one certain byte.
+    ``stall``, ``trickle`` and ``corrupt`` apply to all present and future connections until ``heal``. ``spoil``
+    causes a fault at one byte.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -51,7 +51,7 @@ class FaultyProxy:
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        #: Connections accepted so far, and bytes that came from the server and that went to it.
+        #: The number of accepted connections, and of bytes from the server and to the server.
         self.accepted = 0
         self.passed = [0, 0]
 
@@ -70,51 +70,51 @@ class FaultyProxy:
 
     @property
     def port(self) -> int:
-        """Where to connect to."""
+        """The port for connections."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def open(self) -> int:
-        """Connections that stand at present."""
+        """The number of open connections."""
         return len(self._links)
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Reset every connection; with ``refuse`` new ones too, until ``heal``."""
+        """Reset every connection; with ``refuse`` also new ones, until ``heal``."""
         self._refusing = refuse
         for writer in list(self._writers):
             _reset(writer)
 
     def cut_at_next(self) -> None:
-        """Reset everything as soon as the client says something more, which the server does not hear."""
+        """Reset all connections at the client's next data, which the server does not receive."""
         self._cut_at_next = True
 
     def stall(self) -> None:
-        """Nothing goes through any more, and nobody is told; what was said arrives after ``heal``."""
+        """Hold all data back without an error, until ``heal``."""
         self._set("stalled")
 
     def trickle(self) -> None:
-        """Every byte comes alone."""
+        """Pass each byte on separately."""
         self._set("trickling")
 
     def corrupt(self) -> None:
-        """What the server says arrives with its bits turned."""
+        """Flip the bits of the server's data."""
         self._set("corrupt")
 
     def spoil(self, fault: Fault, *, after: int, to_server: bool) -> None:
-        """Cut, stall, or flip one bit of the next byte, when so many bytes more have gone one way.
+        """Cut, stall, or flip one bit of the next byte, after this number of bytes in one direction.
 
-        They are counted over all connections. It happens once; ``heal`` takes back what has not happened.
+        The bytes of all connections are counted. The fault occurs once; ``heal`` cancels it.
         """
         self._trap = _Trap(fault, after, to_server, bit=after % 8)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether that which ``spoil`` announced has not happened yet."""
+        """Whether the fault of ``spoil`` has not occurred yet."""
         return self._trap is not None
 
     def heal(self) -> None:
-        """All is well again."""
+        """End all faults."""
         self._refusing = self._cut_at_next = False
         self._trap = None
         self._set("open")
@@ -131,7 +131,7 @@ class FaultyProxy:
         assert link is not None
         self._links.add(link)
         self.accepted += 1
-        # A connection that breaks is what this is for, and a cancelled one would be printed by asyncio.
+        # Broken connections are expected here, and asyncio would print cancelled ones.
         with suppress(OSError, asyncio.CancelledError):
             async with self._held(writer):
                 if not self._refusing:
@@ -188,7 +188,7 @@ class FaultyProxy:
             await asyncio.sleep(0)
 
     def _before_the_trap(self, count: int, *, to_server: bool) -> int:
-        """How many of so many bytes go through before something happens: mostly all."""
+        """Return how many of these bytes pass before the fault: usually all."""
         trap = self._trap
         if trap is None or trap.to_server != to_server:
             return count
@@ -197,10 +197,10 @@ class FaultyProxy:
         return before
 
     def _spring(self, data: bytes) -> bytes:
-        """Do what was announced; returns the bytes that still go through."""
+        """Cause the fault; return the bytes that still pass."""
         trap, self._trap = self._trap, None
         match trap:
-            case None:  # it was taken back
+            case None:  # it was cancelled
                 return data
             case _Trap(fault="cut"):
                 self.cut()

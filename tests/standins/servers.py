@@ -1,4 +1,4 @@
-"""Real servers of the system's packages, started for a test and stopped behind it."""
+"""Real servers of the system's packages, started for a test and stopped after it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-#: Seconds in which a server is up.
+#: Seconds within which a server must be up.
 PATIENCE = 30.0
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 async def certify(directory: Path, name: str = "localhost") -> None:
-    """Write ``certificate.pem`` and ``key.pem``: a name of this machine's, signed by itself."""
+    """Write ``certificate.pem`` and ``key.pem`` for a name of this machine, self-signed."""
     request = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     names = ("-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1", "-days", "2")
     files = ("-keyout", str(directory / "key.pem"), "-out", str(directory / "certificate.pem"))
@@ -32,7 +32,7 @@ async def certify(directory: Path, name: str = "localhost") -> None:
 
 @asynccontextmanager
 async def serving(*command: str, port: int, env: dict[str, str] | None = None) -> AsyncGenerator[None]:
-    """A server that runs in the foreground, from when it takes connections; killed in the end."""
+    """Run a server in the foreground, from the moment when it accepts connections; kill it at the end."""
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=env)
     assert process.stdout is not None
     output = bytearray()
@@ -53,7 +53,7 @@ async def serving(*command: str, port: int, env: dict[str, str] | None = None) -
             process.kill()
         await process.wait()
         await reading
-        # The transport of a subprocess closes a callback later than it ends.
+        # The transport of a subprocess closes one callback after its end.
         process._transport.close()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 

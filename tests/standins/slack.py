@@ -1,6 +1,6 @@
-"""A Slack of our own on a port of this machine: Web API and Socket Mode, as docs.slack.dev describes them.
+"""A stand-in of Slack on a local port: Web API and Socket Mode, as docs.slack.dev describes them.
 
-It is stricter than Slack where Slack's reference only advises: a text of more than 4,000 characters is refused.
+It is stricter than Slack where Slack's reference only advises: it refuses a text of more than 4,000 characters.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ APP_TOKEN = "xapp-1-app-secret"
 ROOM = "C0LOUNGE"
 BOT_USER, BOT, APP, TEAM = "U0TORANA", "B0TORANA", "A0TORANA", "T0TEAM"
 
-#: Methods that take JSON; the others read the query or a form alone.
+#: Methods that accept JSON; the others read only the query or a form.
 JSON_METHODS = {"chat.postMessage", "chat.update"}
 
 Message = dict[str, Any]
 
 
 class SlackError(Exception):
-    """What an "ok" of false says."""
+    """The error of a response with "ok" false."""
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,7 @@ class Socket:
 
 @dataclass(kw_only=True)
 class Delivery:
-    """An event that was not acknowledged yet."""
+    """An event without an acknowledgement."""
 
     payload: Mapping[str, Any]
     attempt: int
@@ -57,7 +57,7 @@ class Delivery:
 
 
 class SlackStandIn(HttpPlatform):
-    """A workspace with an app in it, people, one channel and everybody's direct messages with the app."""
+    """A workspace with an app, users, one channel, and each user's direct messages with the app."""
 
     concurrently = True
     connector = Slack
@@ -79,12 +79,12 @@ class SlackStandIn(HttpPlatform):
         self.acknowledged: list[str] = []
         self.calls: list[str] = []
         self.file_answers: deque[web.Response] = deque()
-        self.pings: list[str] = []  # whom our messages called
+        self.pings: list[str] = []  # the users that the account's messages notify
         self.pongs = 0
-        #: Whether pings of the client's are left without an answer, and whether a hello is said.
+        #: Whether the client's pings get no answer, and whether a hello is sent.
         self.deaf = False
         self.greets = True
-        #: How often an event is told again, and after how many seconds.
+        #: The number of repetitions of an event, and the seconds before each.
         self.repeats = 3
         self.patience = 3.0
         self.lose_answer = False
@@ -98,7 +98,7 @@ class SlackStandIn(HttpPlatform):
             delivery.timer.cancel()
         await super().__aexit__()
 
-    # As `Platform`.
+    # The interface ``Platform``.
 
     def settings(self) -> Mapping[str, Any]:
         return {"bot_token": BOT_TOKEN, "app_token": APP_TOKEN, "api_url": f"{self.url}/api/"}
@@ -168,7 +168,7 @@ class SlackStandIn(HttpPlatform):
     async def refuse_login(self) -> None:
         self.tokens.clear()
 
-    # What the tests of Slack alone need.
+    # Actions for the tests of Slack.
 
     def answer(
         self,
@@ -178,7 +178,7 @@ class SlackStandIn(HttpPlatform):
         status: int = 200,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Answer the next call of a method so, and do nothing."""
+        """Answer the next call of a method with this response, without an effect."""
         text = body if isinstance(body, str) else json.dumps(body)
         kind = "text/html" if isinstance(body, str) else "application/json"
         self._answers[method].append(
@@ -186,13 +186,13 @@ class SlackStandIn(HttpPlatform):
         )
 
     def person(self, name: str, **profile: Any) -> str:
-        """Somebody's id."""
+        """Return a user's id."""
         user = f"U0{re.sub('[^A-Z0-9]', '', name.upper())}"
         self.people.setdefault(user, {"id": user, "name": name, "profile": {"display_name": name}} | profile)
         return user
 
     def upload(self, name: str, media_type: str, data: bytes) -> Message:
-        """A file, as messages name it."""
+        """Store a file, and return it in the format of messages."""
         file = f"F{next(self._numbers):08}"
         self.files[file] = (media_type, data)
         url = f"{self.url}/files-pri/{file}/{name}"
@@ -208,7 +208,7 @@ class SlackStandIn(HttpPlatform):
         }
 
     def post(self, chat: str, message: Message) -> str:
-        """Keep a message and tell the app of it; a mention is told twice, as the reference warns."""
+        """Store a message and send its event to the app; a mention is sent twice, as the reference warns."""
         ts = f"{self._start}.{next(self._numbers):06}"
         message = {"ts": ts} | message
         self.chats[chat].append(message)
@@ -223,7 +223,7 @@ class SlackStandIn(HttpPlatform):
         await self.sockets[socket].ws.send_str(frame if isinstance(frame, str) else json.dumps(frame))
 
     async def send_event(self, event: Mapping[str, Any], *, socket: int) -> str:
-        """Tell an event by one connection; returns the envelope's id."""
+        """Send an event over one connection; return the envelope's id."""
         envelope = str(uuid4())
         await self.send(
             {"type": "events_api", "envelope_id": envelope, "payload": {"event": event}}, socket=socket
@@ -239,7 +239,7 @@ class SlackStandIn(HttpPlatform):
         return event if message["type"] == "app_mention" else event | {"channel_type": kind}
 
     def tell(self, event: Mapping[str, Any], *, attempt: int = 0) -> None:
-        """Tell the app of an event, of whatever kind."""
+        """Send an event of any type to the app."""
         payload = {
             "type": "event_callback",
             "team_id": TEAM,
@@ -252,7 +252,9 @@ class SlackStandIn(HttpPlatform):
         self._put(payload, attempt)
 
     def _put(self, payload: Mapping[str, Any], attempt: int) -> None:
-        """Send an event, and again with another envelope until it is acknowledged or was told often enough."""
+        """Send an event, and repeat it in new envelopes until it is acknowledged or the repetitions are used
+        up.
+        """
         payload = self.changed(payload)
         envelope = str(uuid4())
         timer = asyncio.get_running_loop().call_later(self.patience, self._again, envelope)
@@ -287,7 +289,7 @@ class SlackStandIn(HttpPlatform):
         socket = Socket(ws=ws, transport=cast("asyncio.Transport", request.transport))
         self.sockets.append(socket)
         self.connected += 1
-        with suppress(ConnectionError):  # the app is gone already
+        with suppress(ConnectionError):  # the app has disconnected
             await self._greet(ws)
         for envelope in list(self.pending):
             self._again(envelope)
@@ -380,12 +382,12 @@ class SlackStandIn(HttpPlatform):
         return {"channel": chat, "ts": message["ts"], "text": text}
 
     def _history(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The newest first, without what stands in threads."""
+        """Return the newest messages first, without replies in threads."""
         chat = self._chat(arguments)
         return self._page([one for one in reversed(self.chats[chat]) if "thread_ts" not in one], arguments)
 
     def _replies(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The oldest first, beginning with the message under which the thread stands."""
+        """Return the replies, the oldest first, after the first message of the thread."""
         chat, root = self._chat(arguments), arguments.get("ts")
         found = [one for one in self.chats[chat] if root in (one["ts"], one.get("thread_ts"))]
         if not found:
@@ -435,7 +437,7 @@ class SlackStandIn(HttpPlatform):
         return {"thread_ts": thread, "parent_user_id": root["user"]}
 
     async def _file(self, request: web.Request) -> web.Response:
-        """A file; whoever shows no good token is sent to the login page."""
+        """Return a file; a request without a valid token gets the login page."""
         self.fetched += 1
         if self.file_answers:
             return self.file_answers.popleft()
@@ -457,12 +459,12 @@ class SlackStandIn(HttpPlatform):
 
 
 def direct(name: str) -> str:
-    """The chat of somebody with the app."""
+    """Return the chat of a user with the app."""
     return f"D0{re.sub('[^A-Z0-9]', '', name.upper())}"
 
 
 def seen(text: str) -> str:
-    """What people see of a text."""
+    """Return a text as users see it."""
     return unescape(re.sub(r"<[^<>|]*\|([^<>]*)>", r"\1", text))
 
 
@@ -470,7 +472,7 @@ async def _sent(socket: Socket, text: str) -> None:
     try:
         await socket.ws.send_str(text)
     except (ConnectionError, RuntimeError):
-        return  # told again by the next connection
+        return  # repeated on the next connection
 
 
 async def _arguments(request: web.Request) -> Mapping[str, Any]:
@@ -497,6 +499,6 @@ def _metadata(arguments: Mapping[str, Any]) -> Message | None:
 
 
 def _bare(message: Message) -> Message:
-    """A message whose metadata was not asked for: only the type is left of it."""
+    """Return a message without requested metadata: only the type remains of it."""
     metadata: Message | None = message.get("metadata")
     return message | {"metadata": {"event_type": metadata["event_type"]}} if metadata else message

@@ -1,7 +1,7 @@
-"""A Bot API server of our own, after https://core.telegram.org/bots/api: one bot, and people who talk to it.
+"""A stand-in of a Bot API server, after https://core.telegram.org/bots/api: one bot, and users who write to it.
 
-It keeps what is said and tells it by ``getUpdates`` until an offset confirms it; it refuses what the real one
-refuses, with its codes and descriptions.
+It stores messages and returns them by ``getUpdates`` until an offset confirms them. It refuses what the real
+server refuses, with the same codes and descriptions.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _TEXT = re.compile(r"[^<]+")
 _REFERENCE = re.compile(r"&(?:lt|gt|amp|quot|#\d+|#[xX][\da-fA-F]+);")
 _FOUND = re.compile(r"(?<![\w/@])(?:@(?P<mention>\w{4,32})(?!\w)|/\w{1,32}(?:@\w{4,32})?)", re.ASCII)
 
-#: In these nothing is found that the text does not say to be there.
+#: Telegram finds no mentions and commands in the texts of these entities.
 _CODE = ("code", "pre", "a")
 
 
 class Fault(Exception):
-    """An answer that is none: its code, its description and what else it says."""
+    """An error response: its code, its description and further fields."""
 
     def __init__(self, code: int, description: str, **parameters: int) -> None:
         super().__init__(description)
@@ -52,12 +52,12 @@ class Fault(Exception):
 
 
 def units(text: str) -> int:
-    """UTF-16 code units, in which Telegram counts."""
+    """Return the number of UTF-16 code units, in which Telegram counts."""
     return len(text.encode("utf-16-le")) // 2
 
 
 def parse(html: str) -> tuple[str, list[Json]]:
-    """The text of the "HTML" style and its entities. Raises ``Fault`` where Telegram does."""
+    """Return the text of the "HTML" style and its entities. Raises ``Fault`` where Telegram does."""
     text = ""
     opened: list[tuple[str, int]] = []
     entities: list[Json] = []
@@ -100,7 +100,7 @@ def _close(name: str, opened: list[tuple[str, int]], entities: list[Json], text:
 
 
 def found_in(text: str) -> list[Json]:
-    """The mentions and commands that Telegram finds in a text by itself."""
+    """Return the mentions and commands that Telegram finds in a text."""
     found: list[Json] = []
     at = offset = 0
     for one in _FOUND.finditer(text):
@@ -122,25 +122,25 @@ class TelegramStandIn(HttpPlatform):
         super().__init__()
         self.app.router.add_route("*", "/file/bot{token}/{path:.+}", self._download)
         self.app.router.add_route("*", "/bot{token}/{method}", self._call)
-        #: Updates not confirmed yet, in the order in which they are told.
+        #: Unconfirmed updates, in the order of delivery.
         self.updates: list[Json] = []
-        #: The offset of the newest poll: all before it is confirmed.
+        #: The offset of the newest poll, which confirms all earlier updates.
         self.offset = 0
         self.polls = 0
         self.webhook = ""
-        #: Every call but polls: the method and its parameters.
+        #: Every call except polls: the method and its parameters.
         self.calls: list[tuple[str, Json]] = []
-        #: What the next message of the bot, or the next call of a method, meets with.
+        #: The faults of the bot's next messages, and of the next calls of a method.
         self.next: dict[str, list[Fault | Callable[[web.Request], Awaitable[None]]]] = {}
         self.valid = True
-        #: What is in the chats, by chat and id.
+        #: The messages in the chats, by chat and id.
         self.messages: dict[tuple[int, int], Json] = {}
         self.files: dict[str, bytes] = {}
-        #: How files are sent: with their size told before, in compressed pieces, or no further than their size.
+        #: How files are sent: with a length, in compressed pieces, or at most up to their size.
         self.sends: Literal["whole", "pieces", "size"] = "whole"
-        #: Where a server in local mode says that files are; empty otherwise.
+        #: The announced directory of files of a server in local mode; empty otherwise.
         self.local_path = ""
-        #: Chats that have become others.
+        #: Chats that became other chats.
         self.moved: dict[int, int] = {}
         self._chats: dict[int, Json] = {}
         self._people: dict[str, Json] = {}
@@ -152,7 +152,7 @@ class TelegramStandIn(HttpPlatform):
         self._allowed: list[str] = []
         self.add_chat({"id": ROOM, "type": "supergroup", "title": "Room", "is_forum": True})
 
-    # What a test does.
+    # Actions of tests.
 
     def settings(self) -> Mapping[str, Any]:
         """As ``Platform``."""
@@ -182,7 +182,7 @@ class TelegramStandIn(HttpPlatform):
         return await self.post(int(room) if room else int(person["id"]), {"from": person, **content})
 
     async def repeat(self, message: str) -> None:
-        """As ``Platform``: the message comes with another update."""
+        """As ``Platform``: the message arrives in another update."""
         chat, _, number = message.partition(":")
         await self.push({"message": self.messages[int(chat), int(number)]})
 
@@ -207,7 +207,7 @@ class TelegramStandIn(HttpPlatform):
         ]
 
     async def set_webhook(self, url: str) -> None:
-        """As another program does; a poll that is waiting is refused."""
+        """Set a webhook, as another program does; a waiting poll is refused."""
         self.webhook = url
         self.stir()
 
@@ -216,7 +216,7 @@ class TelegramStandIn(HttpPlatform):
         self.fails("sendMessage", self.too_many(seconds))
 
     async def fail(self) -> None:
-        """As ``Platform``: a gateway before the server says so, in a page of HTML, and the message is shown."""
+        """As ``Platform``: a proxy in front of the server responds with HTML, and the message is shown."""
 
         async def page(request: web.Request) -> None:
             await self._answered(request, self._send_message)
@@ -234,17 +234,17 @@ class TelegramStandIn(HttpPlatform):
 
     @staticmethod
     def too_many(seconds: float | None) -> Fault:
-        """A flood limit, with its time or without."""
+        """Return a rate limit error, with a time or without."""
         if seconds is None:
             return Fault(429, "Too Many Requests")
         return Fault(429, f"Too Many Requests: retry after {seconds:.0f}", retry_after=int(seconds))
 
     def fails(self, method: str, *faults: Fault) -> None:
-        """Answer the next calls of a method with these, one each."""
+        """Answer the next calls of a method with these faults, one for each."""
         self.next.setdefault(method, []).extend(faults)
 
     def person(self, name: str, *, bot: bool = False) -> Json:
-        """Somebody's account."""
+        """Return a user's account."""
         if name not in self._people:
             number = 100_000_001 + len(self._people)
             self._people[name] = {"id": number, "is_bot": bot, "first_name": name}
@@ -252,18 +252,18 @@ class TelegramStandIn(HttpPlatform):
         return self._people[name]
 
     def add_chat(self, chat: Json) -> int:
-        """A chat more; returns its id."""
+        """Add a chat; return its id."""
         self._chats[chat["id"]] = chat
         return int(chat["id"])
 
     async def post(self, chat: int, content: Json, *, kind: str = "message") -> str:
-        """Say anything: a message with these fields."""
+        """Send a message with these fields."""
         message = self._keep(chat, content)
         await self.push({kind: message})
         return f"{chat}:{message['message_id']}"
 
     async def push(self, update: Json, *, update_id: int | None = None) -> None:
-        """Have an update told, whatever it is."""
+        """Deliver an update of any type."""
         number = next(self._update_ids) if update_id is None else update_id
         if self._allowed and not any(kind in update for kind in self._allowed):
             return
@@ -272,7 +272,7 @@ class TelegramStandIn(HttpPlatform):
 
     @staticmethod
     def text(text: str, *, caption: bool = False) -> Json:
-        """A text as a field of a message, with what Telegram finds in it."""
+        """Return a message's fields for a text, with the entities that Telegram finds."""
         name = "caption" if caption else "text"
         fields: Json = {name: text}
         if entities := found_in(text):
@@ -280,15 +280,17 @@ class TelegramStandIn(HttpPlatform):
         return fields
 
     def keep_file(self, data: bytes) -> Json:
-        """A file on the server, as a field's beginning."""
+        """Store a file on the server, and return the first fields of its message."""
         name = f"file{len(self.files)}"
         self.files[name] = data
         return {"file_id": name, "file_unique_id": name, "file_size": len(data)}
 
-    # What the server does.
+    # The behaviour of the server.
 
     def _keep(self, chat: int, content: Json) -> Json:
-        """Give a message its number: supergroups and channels count by themselves, all other chats together."""
+        """Store a message with its number: supergroups and channels have their own numbers, all other chats
+        share theirs.
+        """
         numbers = self._ids.setdefault(chat, count(1)) if chat < -(10**12) else self._shared_ids
         number = next(numbers)
         message: Json = {"message_id": number, "date": int(time.time()), "chat": self._chats[chat], **content}
@@ -296,7 +298,7 @@ class TelegramStandIn(HttpPlatform):
         return message
 
     def _in_topic(self, room: int, name: str) -> Json:
-        """A topic's fields: a message in it is a reply to the service message that began it."""
+        """Return a topic's fields: a message in it is a reply to the service message that began it."""
         if name not in self._topics:
             begin = {"name": name, "icon_color": 7_322_096}
             service = self._keep(room, {"from": self.person("owner"), "forum_topic_created": begin})
@@ -306,7 +308,9 @@ class TelegramStandIn(HttpPlatform):
         return {"message_thread_id": topic, "is_topic_message": True, "reply_to_message": reply}
 
     def _file(self, name: str, media_type: str, data: bytes) -> Json:
-        """Pictures are sent as photos, which have a smaller size too; all else as a document."""
+        """Return a file's fields: pictures are photos, which have a smaller size too; other files are
+        documents.
+        """
         if not media_type.startswith("image/"):
             return {"document": {**self.keep_file(data), "file_name": name, "mime_type": media_type}}
         small = {**self.keep_file(data[: len(data) * 3 // 4]), "width": 90, "height": 90}
@@ -346,7 +350,9 @@ class TelegramStandIn(HttpPlatform):
             self.stir()
 
     async def _answered(self, request: web.Request, handler: Callable[[Json], Awaitable[Any]]) -> Any:
-        """Parameters come in the query, as a form or as JSON; what is not text is JSON in a form's field."""
+        """Parse the parameters, which come in the query, as a form or as JSON; a form contains JSON for fields
+        that are no texts.
+        """
         given: Json = dict(request.query)
         if request.content_type == "application/json":
             given |= await request.json()

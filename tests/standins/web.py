@@ -1,4 +1,4 @@
-"""A small internet on loopback: names of public addresses, and one server that plays every host."""
+"""A small internet on loopback: host names with public addresses, and one server for every host."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import httpx2
 from torana.web import Guard, GuardedClient
 from torana.web.interfaces import Interfaces
 
-#: An address that is public, of a host that nobody reaches from a test: it is led to loopback.
+#: A public address of a host that no test reaches: connections to it are redirected to loopback.
 PUBLIC = "93.184.215.14"
-#: What the names of the tests answer when nothing else is said.
+#: The default DNS answer of the test host names.
 SITE = "site.test"
 
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 class Seen(NamedTuple):
-    """A request as the server got it."""
+    """A request that the server received."""
 
     method: str
     path: str
@@ -31,17 +31,17 @@ class Seen(NamedTuple):
 
 
 class Internet:
-    """What the servers say and heard.
+    """The responses of the servers, and the received requests.
 
-    ``names`` has for a name its answers, one for each time it is looked up, of which the last one stays.
+    ``names`` contains the DNS answers of each name, one for each lookup; the last one repeats.
     """
 
     def __init__(self) -> None:
         self.names: dict[str, list[list[str]]] = {SITE: [[PUBLIC]]}
         self.seen: list[Seen] = []
-        #: The addresses and ports that were connected to.
+        #: The addresses and ports of the connections.
         self.dialled: list[tuple[str, int | None]] = []
-        #: Addresses at which nobody listens, with a port for which that is true.
+        #: Addresses without a listener, with the ports.
         self.dead: dict[str, int] = {}
         self._pages: dict[str, Handler] = {}
         #: The server's own port.
@@ -89,12 +89,12 @@ class Internet:
         tls: ssl.SSLContext | None = None,
         interfaces: Callable[[], Interfaces] = Interfaces,
     ) -> GuardedClient:
-        """A client whose guard knows these names only, and whose connections end here."""
+        """Return a client whose guard knows only these names, and whose connections end at this server."""
         guard = Guard(allow=allow, deny=deny, resolver=self.resolve, interfaces=interfaces)
         return GuardedClient(guard=guard, transport=_Led(self, tls))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take one connection with one request."""
+        """Serve one connection with one request."""
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, ssl.SSLError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             method, path, _ = head[0].split(" ")
@@ -115,7 +115,7 @@ class Internet:
 
 
 class _Led(httpx2.AsyncBaseTransport):
-    """Leads every address to the one server, and writes down where it would have gone."""
+    """Redirects every connection to the one server, and records its address."""
 
     def __init__(self, internet: Internet, tls: ssl.SSLContext | None) -> None:
         self._internet = internet
@@ -132,7 +132,7 @@ class _Led(httpx2.AsyncBaseTransport):
 
 @asynccontextmanager
 async def internet(tls: ssl.SSLContext | None = None) -> AsyncGenerator[Internet]:
-    """A running internet, with ``tls`` one of https; what still hangs in it is cut off in the end."""
+    """Run an internet, with ``tls`` over https; open connections are closed at the end."""
     play = Internet()
     tasks: set[asyncio.Task[None]] = set()
 

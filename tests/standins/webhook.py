@@ -1,4 +1,4 @@
-"""A program that sends signed webhooks and takes signed replies, by https://www.standardwebhooks.com."""
+"""A program that sends signed webhooks and receives signed replies, by https://www.standardwebhooks.com."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SECRET = "whsec_" + base64.b64encode(b"a secret of 32 bytes, all in all").decode
 
 
 def signature(secret: str, name: str, moment: str, body: bytes) -> str:
-    """The signature of the standard's symmetric scheme."""
+    """Return the signature of the standard's symmetric scheme."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = b".".join([name.encode(), moment.encode(), body])
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
 class Program(Calling):
-    """The program: its own server takes replies."""
+    """The program; its own server receives replies."""
 
     connector = Webhook
     has_bots = False
@@ -38,7 +38,7 @@ class Program(Calling):
         super().__init__()
         self.app.router.add_post("/replies", self._reply)
         self.app.router.add_post("/endless", self._endless)
-        #: What it was told of the ends of turns.
+        #: The received events of ended turns.
         self.events: list[dict[str, Any]] = []
         self.keys: dict[str, dict[str, Any]] = {}
         self._told: dict[str, dict[str, Any]] = {}
@@ -49,7 +49,7 @@ class Program(Calling):
     def request(
         self, body: bytes, *, name: str = "msg_1", moment: float | None = None, secret: str = SECRET
     ) -> HookRequest:
-        """A signed call."""
+        """Return a signed call."""
         told = str(int(time.time() if moment is None else moment))
         headers = {
             "content-type": "application/json",

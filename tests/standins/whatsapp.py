@@ -1,4 +1,4 @@
-"""Meta's Cloud API for WhatsApp, as its public reference describes it."""
+"""A stand-in of Meta's Cloud API for WhatsApp, written from its public reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORD = "a word of our own"
 
 
 class Meta(Calling):
-    """The platform: one business number, and people who write to it."""
+    """The platform: one business number, and users who write to it."""
 
     connector = Whatsapp
     has_bots = False
@@ -31,11 +31,11 @@ class Meta(Calling):
     def __init__(self) -> None:
         super().__init__()
         self.tokens = {TOKEN}
-        #: Messages that were marked as read, with the indicator beside each.
+        #: Messages that were marked as read, each with its typing indicator.
         self.read: list[tuple[str, Any]] = []
-        #: Files by their ids: what Meta tells of each, and the bytes.
+        #: Files by their ids: the description and the bytes.
         self.files: dict[str, tuple[dict[str, Any], bytes]] = {}
-        #: What each message of the account was sent to.
+        #: The recipients of the account's messages.
         self.recipients: list[dict[str, str]] = []
         self._people: dict[str, str] = {}
         self._told: dict[str, dict[str, Any]] = {}
@@ -58,12 +58,12 @@ class Meta(Calling):
         return self._people.setdefault(person, f"1555{len(self._people):07}")
 
     def request(self, body: bytes, *, secret: str = SECRET) -> HookRequest:
-        """A signed call."""
+        """Return a signed call."""
         signature = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
         return HookRequest(method="POST", headers={"x-hub-signature-256": signature}, query={}, body=body)
 
     def event(self, *messages: dict[str, Any], number: str = NUMBER, **more: Any) -> bytes:
-        """What Meta tells of messages to a number."""
+        """Return the event of messages to a number."""
         contacts = [
             {"profile": {"name": person.capitalize()}, "wa_id": wa_id} for person, wa_id in self._people.items()
         ]
@@ -80,7 +80,7 @@ class Meta(Calling):
         ).encode()
 
     def message(self, kind: str, content: Any, *, sender: str = "ana", **more: Any) -> dict[str, Any]:
-        """A message of a person to the account."""
+        """Return a message of a user to the account."""
         name = f"wamid.HBgL{self.number():08}"
         return {
             "from": self.chat(sender),
@@ -92,7 +92,7 @@ class Meta(Calling):
         }
 
     def file(self, name: str, media_type: str, content: bytes, **more: Any) -> dict[str, Any]:
-        """A file that Meta keeps, as a message names it."""
+        """Store a file, and return it in the format of a message."""
         media = str(10**15 + self.number())
         told = {
             "messaging_product": "whatsapp",
@@ -199,7 +199,7 @@ class Meta(Calling):
 
 
 def error(code: int, message: str, details: str | None = None) -> dict[str, Any]:
-    """A fault as Meta tells it."""
+    """Return an error in Meta's format."""
     data = {"error_data": {"messaging_product": "whatsapp", "details": details}} if details else {}
     told = f"(#{code}) {message}"
     return {"error": {"message": told, "type": "OAuthException", "code": code, **data, "fbtrace_id": "Az8or2y"}}

@@ -1,4 +1,4 @@
-"""Prosody, a real server with a service for rooms, and people who talk there."""
+"""Prosody, a real server with a service for rooms, and users in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torana.testing.connectors import Platform, Shown
 
 HOST = "localhost"
 ROOM = "room@rooms.localhost"
-#: A room in which nobody sees who is who.
+#: A room that hides the members' addresses.
 MASKED = "masked@masked.localhost"
 ACCOUNTS = ("torana", "ana", "bob", "watcher")
 PASSWORD = "open sesame"
@@ -60,7 +60,7 @@ CLIENT = "{jabber:client}"
 
 
 class Person:
-    """A plain client, which keeps every stanza it gets."""
+    """A plain client that stores every received stanza."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -103,7 +103,7 @@ class Person:
         await self.got(lambda one: one.tag == f"{CLIENT}presence" and one.get("from") == there)
 
     async def got(self, wanted: Callable[[ET.Element], bool]) -> ET.Element:
-        """The first stanza, of all that came, which is wanted."""
+        """Wait for the first received stanza that matches, and return it."""
 
         def first() -> ET.Element | None:
             return next((one for one in self.stanzas if wanted(one)), None)
@@ -119,12 +119,12 @@ class Person:
         return await self.got(lambda one: one.tag == f"{CLIENT}iq" and one.get("id") == name)
 
     async def is_up_to_date(self) -> None:
-        """Wait until what the server did so far has arrived."""
+        """Wait until the server's output so far has arrived."""
         name = uuid4().hex
         await self.asks(f"<iq type='get' id='{name}' to='{HOST}'><ping xmlns='urn:xmpp:ping'/></iq>", name)
 
     def said(self, sender: str) -> list[tuple[str, str]]:
-        """The ids and the texts of messages that somebody sent, corrected as they were."""
+        """Return the ids and texts of a sender's messages, with corrections applied."""
         said: dict[str, str] = {}
         for one in self.stanzas:
             body = one.findtext(f"{CLIENT}body")
@@ -156,7 +156,7 @@ class Person:
 
 
 class _Parser:
-    """Takes a stream apart into its stanzas."""
+    """Splits a stream into its stanzas."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -192,7 +192,7 @@ class _Parser:
 
 
 class XmppPlatform(Platform):
-    """A server with two rooms, in which a silent watcher sits."""
+    """A server with two rooms, in which a silent watcher is present."""
 
     concurrently = True
     connector = Xmpp
@@ -201,9 +201,9 @@ class XmppPlatform(Platform):
     has_files = False
 
     def __init__(self, directory: Path, *, certified: bool = False, archives: bool = False) -> None:
-        """With ``certified`` there are ``certificate.pem`` and ``key.pem`` in the directory.
+        """With ``certified``, the directory must contain ``certificate.pem`` and ``key.pem``.
 
-        With ``archives`` the server keeps what was said (XEP-0313), and gives it ids of its own (XEP-0359).
+        With ``archives`` the server stores messages (XEP-0313) and assigns ids (XEP-0359).
         """
         self._directory = directory
         self._certified = certified
@@ -212,7 +212,7 @@ class XmppPlatform(Platform):
         self._people: dict[str, Person] = {}
         self._stack = AsyncExitStack()
         self.port = self.tls_port = 0
-        #: Between the connector and the server.
+        #: The proxy between the connector and the server.
         self.proxy: FaultyProxy
 
     async def __aenter__(self) -> Self:
@@ -309,7 +309,7 @@ class XmppPlatform(Platform):
         self.proxy.cut_at_next()
 
     async def refuse_message(self) -> None:
-        """The one who is written to blocks the account."""
+        """The recipient blocks the account."""
         block = f"<block xmlns='urn:xmpp:blocking'><item jid='torana@{HOST}'/></block>"
         await self.person("ana").asks(f"<iq type='set' id='block'>{block}</iq>", "block")
 

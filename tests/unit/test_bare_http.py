@@ -36,8 +36,8 @@ class Client:
         self._writer.write(raw)
         await self._writer.drain()
 
-    async def hear(self, end: bytes = b"\r\n\r\n") -> bytes:
-        """Return all bytes up to ``end``, or nothing where the connection was closed."""
+    async def read_until(self, end: bytes = b"\r\n\r\n") -> bytes:
+        """Return all bytes up to ``end``; empty if the connection was closed."""
         try:
             async with asyncio.timeout(20):
                 return await self._reader.readuntil(end)
@@ -45,7 +45,7 @@ class Client:
             return CLOSED
 
     async def read(self, count: int) -> None:
-        """Read so many bytes."""
+        """Read this number of bytes."""
         async with asyncio.timeout(20):
             await self._reader.readexactly(count)
 
@@ -69,7 +69,7 @@ class Room:
         self._stack.push_async_callback(client.close)
         return client
 
-    async def answered(self, path: bytes) -> Client:
+    async def start_response(self, path: bytes) -> Client:
         """Connect and send a request that the server has started to answer."""
         client = await self.enter()
         await client.say(GET % path)
@@ -82,15 +82,14 @@ class Room:
             await self._called.acquire()
 
     def has_more_calls(self) -> bool:
-        """Return whether the server has called the application more often than was waited for."""
+        """Return whether the server has called the application again since the last ``next_call``."""
         return not self._called.locked()
 
 
 @pytest.fixture
 async def room() -> AsyncGenerator[Room]:
-    """``/wait`` gets no answer, ``/stream`` an unfinished one, ``/flood`` an endless one, others one at once.
-
-    That of ``/large`` has ``LARGE`` bytes.
+    """A server with these paths: ``/wait`` has no response, ``/stream`` an unfinished one, ``/flood`` an
+    endless one, ``/large`` one of ``LARGE`` bytes; all others respond at once.
     """
     called = asyncio.Semaphore(0)
 
@@ -142,10 +141,10 @@ async def test_new_connection_replaces_the_slowest_one(room: Room) -> None:
     newcomer = await room.enter()
     await newcomer.say(GET % b"")
 
-    assert (await newcomer.hear()).startswith(b"HTTP/1.1 200")
-    assert await slow[0].hear() == CLOSED
+    assert (await newcomer.read_until()).startswith(b"HTTP/1.1 200")
+    assert await slow[0].read_until() == CLOSED
     await slow[1].say(b"x\r\nHost: h\r\n\r\n")
-    assert (await slow[1].hear()).startswith(b"HTTP/1.1 200")
+    assert (await slow[1].read_until()).startswith(b"HTTP/1.1 200")
 
 
 async def test_slow_body_does_not_protect_a_connection(room: Room) -> None:
@@ -157,8 +156,8 @@ async def test_slow_body_does_not_protect_a_connection(room: Room) -> None:
     newcomer = await room.enter()
     await newcomer.say(GET % b"")
 
-    assert (await newcomer.hear()).startswith(b"HTTP/1.1 200")
-    assert await slow[0].hear() == CLOSED
+    assert (await newcomer.read_until()).startswith(b"HTTP/1.1 200")
+    assert await slow[0].read_until() == CLOSED
 
 
 async def test_connection_with_a_recent_body_is_closed_after_silent_ones(
@@ -167,36 +166,36 @@ async def test_connection_with_a_recent_body_is_closed_after_silent_ones(
     sending = await room.enter()
     await sending.say(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1")
     silent = [await room.enter() for _ in range(4)]
-    assert await silent[0].hear() == CLOSED
-    assert await silent[1].hear() == CLOSED
+    assert await silent[0].read_until() == CLOSED
+    assert await silent[1].read_until() == CLOSED
 
     monkeypatch.setattr(http11, "YOUNG_BODY", 0)
     await room.enter()
 
-    assert await sending.hear() == CLOSED
+    assert await sending.read_until() == CLOSED
 
 
 async def test_idle_connections_are_closed_before_active_ones(room: Room) -> None:
-    waiting, stream = await room.answered(b"wait"), await room.answered(b"stream")
+    waiting, stream = await room.start_response(b"wait"), await room.start_response(b"stream")
     idle = await room.enter()
     await idle.say(GET % b"")
-    await idle.hear()
+    await idle.read_until()
 
     for _ in range(3):
         newcomer = await room.enter()
         await newcomer.say(GET % b"")
-        assert (await newcomer.hear()).startswith(b"HTTP/1.1 200")
+        assert (await newcomer.read_until()).startswith(b"HTTP/1.1 200")
 
-    assert await idle.hear() == CLOSED
-    assert (await stream.hear(b"event")).startswith(b"HTTP/1.1 200")
+    assert await idle.read_until() == CLOSED
+    assert (await stream.read_until(b"event")).startswith(b"HTTP/1.1 200")
     await waiting.say(b"x")  # still open
 
 
 async def test_new_connection_is_closed_while_all_others_are_active(room: Room) -> None:
     for path in (b"wait", b"stream", b"wait"):
-        await room.answered(path)
+        await room.start_response(path)
 
-    assert await (await room.enter()).hear() == CLOSED
+    assert await (await room.enter()).read_until() == CLOSED
 
 
 async def test_address_with_many_connections_loses_its_own(room: Room) -> None:
@@ -208,50 +207,50 @@ async def test_address_with_many_connections_loses_its_own(room: Room) -> None:
         await greedy.say(b"GET / HTTP/1.1\r\nX: ")
 
     await honest.say(b"x\r\nHost: h\r\n\r\n")
-    assert (await honest.hear()).startswith(b"HTTP/1.1 200")
+    assert (await honest.read_until()).startswith(b"HTTP/1.1 200")
 
 
 async def test_connection_that_does_not_read_its_response_is_closed(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
-        await room.answered(b"flood")
-    assert await (await room.enter()).hear() == CLOSED
+        await room.start_response(b"flood")
+    assert await (await room.enter()).read_until() == CLOSED
 
     monkeypatch.setattr(http11, "UNREAD_SECONDS", 0)
     newcomer = await room.enter()
     await newcomer.say(GET % b"")
 
-    assert (await newcomer.hear()).startswith(b"HTTP/1.1 200")
+    assert (await newcomer.read_until()).startswith(b"HTTP/1.1 200")
 
 
 async def test_body_in_many_small_chunks_is_refused(room: Room) -> None:
     client = await room.enter()
     await client.say(CHUNKED % b"body" + SMALL_CHUNK * 1_000)
 
-    assert (await client.hear()).startswith(b"HTTP/1.1 400 ")
-    assert b"the chunks of the body are too small" in await client.hear(b"}")
-    assert await client.hear() == CLOSED
+    assert (await client.read_until()).startswith(b"HTTP/1.1 400 ")
+    assert b"the chunks of the body are too small" in await client.read_until(b"}")
+    assert await client.read_until() == CLOSED
 
 
 async def test_body_in_some_small_chunks_is_accepted(room: Room) -> None:
     client = await room.enter()
     await client.say(CHUNKED % b"body" + SMALL_CHUNK * http11.FREE_CHUNKS + b"0\r\n\r\n")
-    assert (await client.hear()).startswith(b"HTTP/1.1 200 ")
+    assert (await client.read_until()).startswith(b"HTTP/1.1 200 ")
 
     # The next request of the connection has its own bound.
     await client.say(CHUNKED % b"body" + SMALL_CHUNK * http11.FREE_CHUNKS + b"0\r\n\r\n")
-    assert (await client.hear()).startswith(b"HTTP/1.1 200 ")
+    assert (await client.read_until()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_small_chunks_after_the_response_close_the_connection(room: Room) -> None:
     client = await room.enter()
     await client.say(CHUNKED % b"")
-    assert (await client.hear()).startswith(b"HTTP/1.1 200 ")
+    assert (await client.read_until()).startswith(b"HTTP/1.1 200 ")
 
     await client.say(SMALL_CHUNK * 1_000)
 
-    assert await client.hear() == CLOSED
+    assert await client.read_until() == CLOSED
 
 
 @pytest.mark.parametrize(
@@ -267,8 +266,8 @@ async def test_too_many_lines_are_refused(room: Room, raw: bytes, reason: bytes)
     client = await room.enter()
     await client.say(raw)
 
-    assert (await client.hear()).startswith(b"HTTP/1.1 400 ")
-    assert reason in await client.hear(b"}")
+    assert (await client.read_until()).startswith(b"HTTP/1.1 400 ")
+    assert reason in await client.read_until(b"}")
 
 
 @given(
@@ -306,10 +305,10 @@ async def test_pipelined_request_waits_until_the_response_is_read(room: Room) ->
     for _ in range(2):
         other = await room.enter()
         await other.say(GET % b"")
-        await other.hear()
+        await other.read_until()
     assert not room.has_more_calls()
 
-    await client.hear()
+    await client.read_until()
     await client.read(LARGE)
 
     await room.next_call()

@@ -528,7 +528,7 @@ def test_weak_token_gives_a_warning_on_loopback(place: Place, token: str, weakne
 def test_weak_token_is_refused_on_other_addresses(place: Place, token: str, weakness: str) -> None:
     place.write(toml='host = "0.0.0.0"\nallow_open = true')
     assert place.faults({"TORANA_GATEWAY_TOKEN": token}) == [
-        f'TORANA_GATEWAY_TOKEN: {weakness}, and "0.0.0.0" is reached from other machines; {MAKE_ONE}'
+        f'TORANA_GATEWAY_TOKEN: {weakness}, and "0.0.0.0" can be reached from other machines; {MAKE_ONE}'
     ]
 
 
@@ -539,13 +539,16 @@ def test_missing_token_is_refused_on_other_addresses(place: Place, host: str) ->
     place.write(toml=f'host = "{host}"')
     cure = f"set TORANA_GATEWAY_TOKEN ({MAKE_ONE}), or TORANA_ALLOW_OPEN=true to allow everyone"
     assert place.faults() == [
-        f'torana.toml:1: host: no token is set, and "{host}" is reached from other machines; {cure}'
+        f'torana.toml:1: host: no token is set, and "{host}" can be reached from other machines; {cure}'
     ]
 
 
 def test_allow_open_permits_a_missing_token_with_a_warning(place: Place) -> None:
     assert place.load({"TORANA_ALLOW_OPEN": "true"}, host="::").warnings == (
-        'no token is set, and "::" is reached from other machines; everyone who reaches it can use the agent',
+        (
+            'no token is set, and "::" can be reached from other machines; '
+            "everyone who reaches it can use the agent"
+        ),
     )
 
 

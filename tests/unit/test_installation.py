@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from torana.installation import Installation, this_installation
 
+ROOT = Path(__file__).parents[2]
 PIP = "/env/bin/python -m pip install"
 WHEEL: Mapping[str, Any] = {"url": "file:///tmp/torana-0.1.0-py3-none-any.whl", "archive_info": {}}
 EDITABLE: Mapping[str, Any] = {"url": "file:///home/ana/my%20torana", "dir_info": {"editable": True}}
@@ -74,3 +77,20 @@ def test_this_installation_is_recognised() -> None:
 
     assert (found.prefix, found.python) == (Path(sys.prefix), sys.executable)
     assert "[irc]" in found.extra_command("irc")
+
+
+def test_extra_all_names_every_other_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (named,) = extras.pop("all")
+    assert named == f"torana[{','.join(extras)}]"
+
+
+def test_lock_of_all_extras_pins_the_tested_versions_with_hashes() -> None:
+    pins, tested = (
+        set(re.findall(r"^\S+==[^ ;]+", (ROOT / name).read_text(), re.MULTILINE))
+        for name in ("requirements-all.lock", "requirements-dev.lock")
+    )
+    assert pins <= tested
+    lock = (ROOT / "requirements-all.lock").read_text()
+    assert lock.count("==") <= lock.count("--hash=sha256:")
+    assert {"python-telegram-bot", "opentelemetry-sdk", "anthropic"} <= {pin.partition("==")[0] for pin in pins}

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,12 +15,6 @@ from hypothesis import strategies as st
 
 from torana import telemetry
 from torana.telemetry import bind, configure_logging, mask_secrets
-
-TOUCHED = (
-    *("", "uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "openai", "anthropic"),
-    *("aiosmtplib", "discord", "markdown_it", "nio", "slack_sdk", "slixmpp", "telegram"),
-    "websockets",
-)
 
 
 class Terminal(io.StringIO):
@@ -35,16 +28,7 @@ class Full(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in TOUCHED]
-    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
-    yield
-    for logger, level, propagate, handlers in before:
-        for handler in [handler for handler in logger.handlers if handler not in handlers]:
-            handler.close()
-        logger.setLevel(level)
-        logger.propagate = propagate
-        logger.handlers[:] = handlers
+def _logging_is_restored(logging_as_before: None) -> None: ...
 
 
 def configure(

@@ -15,10 +15,11 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
-from torana.agent.context import Contexts
 from torana.agent.event_relay import Emit, Watch
 from torana.agent.journal import Journal, responses_of, settled_messages
 from torana.agent.opened_skills import OpenedSkills
+from torana.agent.prompt.context import Contexts
+from torana.agent.prompt.notes import without_note
 from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run
 from torana.agent.text import text_of
@@ -68,11 +69,15 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a run: the reply, the model that gave it, and the messages for the history."""
+    """The result of a run: the reply, the model that gave it, and the messages for the history.
+
+    ``opened_tools`` are all tools that the session has opened; None if the turn opened none.
+    """
 
     reply: str
     model: str
     history: tuple[bytes, int]
+    opened_tools: tuple[str, ...] | None = None
 
 
 class TurnAgent:
@@ -126,6 +131,7 @@ class TurnAgent:
             journal=journal,
             prompt=self._contexts.prompts.of,
             opened=OpenedSkills(settled),
+            opened_tools=context.opened_tools,
             meter=RequestMeter(self._fixed_tokens) if self._fixed_tokens else None,
         )
         run.exchange.add_call_ids(settled)
@@ -154,7 +160,8 @@ class TurnAgent:
         return Answer(
             reply=watch.text,
             model=_model_name(responses_of(messages)),
-            history=history.dump(messages, speaker=turn.user),
+            history=history.dump(without_note(messages, turn.content), speaker=turn.user),
+            opened_tools=run.opened_tools.to_store,
         )
 
 

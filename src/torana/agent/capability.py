@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from pydantic_ai.toolsets import AbstractToolset
 from torana.agent.journal_hooks import add_steers, request_with_journal, run_with_journal
 from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
+from torana.agent.prompt.tool_list import ToolList
 from torana.agent.run import Run
 from torana.agent.tool_errors import run_with_error_handling
 from torana.tools import ToolContext
@@ -36,6 +37,7 @@ class Safeguards(AbstractCapability[Run]):
 
     permits: PermissionGate
     tools: AbstractToolset[ToolContext]
+    tool_list: ToolList
     measured: MeasuredCalls
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Run]) -> AbstractToolset[Run]:
@@ -49,8 +51,13 @@ class Safeguards(AbstractCapability[Run]):
     async def before_model_request(
         self, ctx: RunContext[Run], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Hide denied tools from the model, and add the user's messages that arrived during the turn."""
+        """Hide denied and unopened tools from the model, and add the user's messages that arrived meanwhile."""
         asked = self.permits.hide_denied_tools(ctx, request_context)
+        opened, parameters = ctx.deps.opened_tools, asked.model_request_parameters
+        # The last response and the results of its calls.
+        opened.open(self.tool_list.opened_in(asked.messages[-2:]))
+        tools = self.tool_list.arrange(parameters.function_tools, opened)
+        asked = replace(asked, model_request_parameters=replace(parameters, function_tools=tools))
         await add_steers(ctx, asked)
         return asked
 

@@ -22,16 +22,13 @@ from torana.limits.request_tokens import likely_of_bytes
 from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions.summaries import Overdue, Summaries
-from torana.store.engine.database import until_kept
+from torana.store.engine.database import retry_until_written
 
 #: Seconds until a summary request times out.
 _TIMEOUT = 120.0
 
 #: Summaries in progress at once, over all sessions.
 _AT_ONCE = 4
-
-#: Maximum length of a summary; the rest is cut off.
-_SUMMARY_CHARS = 6_000
 
 _INSTRUCTIONS = """\
 You keep the notes of a conversation between people and an assistant, so that the assistant can go on when it
@@ -107,8 +104,10 @@ class Compaction:
                 overdue = await self._summaries.overdue(turn)
                 if overdue is None or not await self._fits(overdue):
                     return
-                text = _text(await self._answer(overdue))
-                kept = await until_kept(partial(self._summaries.keep, overdue, text), pause=self._pause)
+                text = _text(await self._answer(overdue))[: self._summaries.summary_chars]
+                kept = await retry_until_written(
+                    partial(self._summaries.store, overdue, text), pause=self._pause
+                )
         except Exception as error:  # noqa: BLE001 - no caller sees it
             _log.warning(
                 "summary_failed",
@@ -160,14 +159,14 @@ class Compaction:
 
     async def _pay(self, overdue: Overdue, response: ModelResponse) -> None:
         if self._charge is not None:
-            await until_kept(partial(self._charge, overdue.turn, response), pause=self._pause)
+            await retry_until_written(partial(self._charge, overdue.turn, response), pause=self._pause)
 
 
 def _text(response: ModelResponse) -> str:
     text = whole(text_of([response])).strip()
     if not text:
         raise ModelFailed("the model's response is empty")
-    return text[:_SUMMARY_CHARS]
+    return text
 
 
 def _estimate_usage(overdue: Overdue, said: ModelResponse) -> ModelResponse:

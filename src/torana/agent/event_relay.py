@@ -37,7 +37,7 @@ class Watch:
     def __init__(self, emit: Emit, *, said: str) -> None:
         """``said`` is the text that earlier attempts settled; it is not emitted again."""
         self._emit = emit
-        #: Bytes of thinking and of calls in the last answer, as far as it came: a provider charges for them.
+        #: Bytes of thinking and of calls that arrived of the last answer: a provider charges for them.
         self.unsaid = 0
         self._pieces = [said] if said else []
         #: The first half of a surrogate pair whose second half has not arrived.
@@ -91,7 +91,7 @@ class Watch:
 
 
 def _size(piece: ThinkingPart | ThinkingPartDelta | ToolCallPart | ToolCallPartDelta) -> int:
-    """Return the bytes of what the model thought or wrote to a tool."""
+    """Return the size in bytes of a piece of thinking or of a tool call."""
     match piece:
         case ThinkingPart(content=text) | ThinkingPartDelta(content_delta=text):
             return len((text or "").encode(errors="surrogatepass"))

@@ -9,6 +9,7 @@ return their recorded result, interrupted idempotent calls run again, and other 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,6 +18,13 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from torana.agent.approval import ApprovalDecision, Question
 from torana.limits.request_tokens import RequestTokens
 from torana.messages import Turn, Usage
+
+
+class MeasuredRequest(Protocol):
+    """A model request that is measured."""
+
+    response: ModelResponse | None
+
 
 CallState = Literal["started", "completed", "failed"]
 
@@ -86,6 +94,10 @@ class Journal(Protocol):
 
     async def hold(self, request: RequestTokens) -> None:
         """Reserve the possible cost of a model request, and store that it is sent."""
+        ...
+
+    def request(self, step: int) -> AbstractContextManager[MeasuredRequest]:
+        """Measure a model request; the caller sets the response of the returned object."""
         ...
 
     def check_budgets(self) -> None:

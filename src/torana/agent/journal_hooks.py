@@ -59,13 +59,13 @@ async def request_with_journal(
     if meter is not None:
         await ctx.deps.journal.hold(meter.measure(asked))
     ctx.deps.journal.check_budgets()
-    with exchange.asking(ctx.usage):
-        response = _storable(await handler(asked))
+    step = step_number(ctx)
+    with exchange.asking(ctx.usage), ctx.deps.journal.request(step) as measured:
+        response = measured.response = _storable(await handler(asked))
     if meter is not None:
         meter.learn(response)
-    step = step_number(ctx)
     response = with_unique_ids(response, taken=exchange.call_ids, step=step)
-    exchange.keep(asked.messages[-1], response, step=step)
+    exchange.add(asked.messages[-1], response, step=step)
     return response
 
 

@@ -20,7 +20,7 @@ class OpenedSkills:
 
     def __init__(self, settled: Sequence[ModelMessage]) -> None:
         """``settled`` are the messages of earlier attempts, which may have opened skills."""
-        self.counted = _opened_in(settled)
+        self.counted = set(slugs_opened_in(settled))
         self._noted: set[str] = set()
 
     def note(self, tool: str, args: Mapping[str, Any]) -> None:
@@ -39,8 +39,8 @@ def slug_in(args: Mapping[str, Any]) -> set[str]:
     return {slug} if isinstance(slug, str) else set()
 
 
-def _opened_in(messages: Sequence[ModelMessage]) -> set[str]:
-    """Return the skills that these calls opened, considering arguments that an approver changed."""
+def slugs_opened_in(messages: Sequence[ModelMessage]) -> list[str]:
+    """Return the skills that these calls opened, in order, considering arguments that an approver changed."""
     parts = [part for message in messages for part in message.parts]
     results: dict[str, Any] = {
         part.tool_call_id: part.content
@@ -48,8 +48,8 @@ def _opened_in(messages: Sequence[ModelMessage]) -> set[str]:
         if isinstance(part, ToolReturnPart) and part.tool_name in OPENS_SKILL and part.outcome == "success"
     }
     calls = (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id in results)
-    return {
+    return [
         slug
         for call in calls
         for slug in slug_in(changed_arguments(results[call.tool_call_id]) or call.args_as_dict())
-    }
+    ]

@@ -30,7 +30,7 @@ class Overview:
     """The tools by name, and the names in rules that match no tool."""
 
     offers: Sequence[ToolOverview]
-    strangers: Sequence[str]
+    unknown_tools: Sequence[str]
 
 
 class Toolbox:
@@ -62,4 +62,4 @@ class Toolbox:
                     verdict=self._rules.verdict(call),
                 )
             )
-        return Overview(offers=offers, strangers=self._rules.strangers(tools))
+        return Overview(offers=offers, unknown_tools=self._rules.unknown_tools(tools))

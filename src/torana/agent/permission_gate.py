@@ -46,7 +46,7 @@ class PermissionGate:
         tools = [
             tool
             for tool in parameters.function_tools
-            if not self._rules.is_out_of_reach(self._calling(ctx, tool, {}))
+            if not self._rules.is_always_denied(self._calling(ctx, tool, {}))
         ]
         return replace(asked, model_request_parameters=replace(parameters, function_tools=tools))
 

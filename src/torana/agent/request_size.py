@@ -7,7 +7,7 @@ reported the tokens of a request with these tools, this smaller number replaces 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pydantic_ai.messages import (
@@ -28,13 +28,20 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
-from torana.limits.request_tokens import RequestTokens, tokens_of_files
+from torana.limits.request_tokens import RequestTokens, likely_of_bytes, likely_tokens, tokens_of_files
+from torana.models.listing import listed
 
 #: Bytes added for each message part and each tool, such as its role.
 _FRAME = 64
 
+#: A text of that size, for each content of a prompt.
+_CONTENT_FRAME = " " * _FRAME
+
 #: Tool sets whose tokens are remembered; the operator's rules decide which sets exist.
 _SETS = 16
+
+#: Tools whose size is remembered.
+_SIZES = 1_000
 
 #: Models for which the tokens of a tool set are remembered.
 _MODELS = 8
@@ -115,16 +122,16 @@ class RequestMeter:
     def measure(self, asked: ModelRequestContext) -> RequestTokens:
         """Return the tokens of a request. After a response, only the new messages are measured."""
         parameters = asked.model_request_parameters
-        shown = self._fixed.show(parameters.function_tools)
+        shown = self._fixed.show(listed(parameters.function_tools))
         instructions = sum(_bytes(part.content) for part in parameters.instruction_parts or ())
         fixed_bytes = shown.size + instructions
         if self._before is None:
             text = RequestTokens.of_bytes(instructions + message_bytes(asked.messages))
-            self._measured = shown.tokens + text + _files_in(asked.messages)
+            self._measured = shown.tokens + text + files_in(asked.messages)
         else:
             new = asked.messages[self._messages + 1 :]
             grown = max(0, fixed_bytes - self._fixed_bytes)
-            self._measured = self._before + RequestTokens.of_bytes(grown + message_bytes(new)) + _files_in(new)
+            self._measured = self._before + RequestTokens.of_bytes(grown + message_bytes(new)) + files_in(new)
         self._shown, self._fixed_bytes, self._messages = shown, fixed_bytes, len(asked.messages)
         return self._measured
 
@@ -148,36 +155,69 @@ def definition_bytes(tool: ToolDefinition) -> int:
 
 def message_bytes(messages: Sequence[ModelMessage]) -> int:
     """Return the bytes of the messages' texts in a request."""
-    return sum(_FRAME + _part_bytes(part) for message in messages for part in message.parts)
+    return sum(_FRAME + sum(map(_bytes, texts_of(part))) for message in messages for part in message.parts)
 
 
-def _part_bytes(part: ModelRequestPart | ModelResponsePart) -> int:
+def message_tokens(messages: Sequence[ModelMessage]) -> int:
+    """Return an upper estimate of the tokens of the messages, without knowing the model's tokenizer."""
+    frame = likely_of_bytes(_FRAME)
+    texts = sum(
+        frame + sum(map(likely_tokens, texts_of(part))) for message in messages for part in message.parts
+    )
+    return texts + files_in(messages).likely
+
+
+class ToolSizes:
+    """Remembers the sizes of tools' definitions; the same schema is the same object."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ToolDefinition, int]] = {}
+
+    def tokens(self, tools: Sequence[ToolDefinition]) -> int:
+        """Return an upper estimate of the tokens of the definitions in a request."""
+        return sum(map(self._of, tools))
+
+    def _of(self, tool: ToolDefinition) -> int:
+        if tool.defer_loading:  # not sent
+            return 0
+        known, size = self._known.get(id(tool.parameters_json_schema), (None, 0))
+        if known is None or not _is_same(known, tool):
+            size = likely_of_bytes(definition_bytes(tool))
+            if len(self._known) >= _SIZES:
+                self._known.clear()
+            self._known[id(tool.parameters_json_schema)] = tool, size
+        return size
+
+
+def texts_of(part: ModelRequestPart | ModelResponsePart) -> Iterator[str]:
+    """Yield the texts of a message's part that a request contains."""
     match part:
         case ToolCallPart():
-            return _bytes(part.tool_name) + _bytes(part.tool_call_id) + _bytes(part.args_as_json_str())
+            yield from (part.tool_name, part.tool_call_id, part.args_as_json_str())
         case ToolReturnPart():
-            return _bytes(part.tool_name) + _bytes(part.tool_call_id) + _bytes(part.model_response_str())
+            yield from (part.tool_name, part.tool_call_id, part.model_response_str())
         case UserPromptPart(content=str() as text):
-            return _bytes(text)
+            yield text
         case UserPromptPart(content=contents):
-            return sum(map(_content_bytes, contents))
+            yield from map(_text_of, contents)
         case TextPart() | ThinkingPart() | SystemPromptPart():
-            return _bytes(part.content)
+            yield part.content
         case _:
-            return _bytes(str(getattr(part, "content", "")))
+            yield str(getattr(part, "content", ""))
 
 
-def _content_bytes(content: UserContent) -> int:
+def _text_of(content: UserContent) -> str:
+    """Return the text of a prompt's content, with its frame."""
     match content:
         case str():
-            return _FRAME + _bytes(content)
+            return _CONTENT_FRAME + content
         case TextContent():
-            return _FRAME + _bytes(content.content)
+            return _CONTENT_FRAME + content.content
         case _:
-            return _FRAME
+            return _CONTENT_FRAME
 
 
-def _files_in(messages: Sequence[ModelMessage]) -> RequestTokens:
+def files_in(messages: Sequence[ModelMessage]) -> RequestTokens:
     files = [
         (content.media_type, len(content.data))
         for message in messages

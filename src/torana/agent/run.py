@@ -47,7 +47,7 @@ class Exchange:
         calls = (call for response in responses_of(messages) for call in response.tool_calls)
         self.call_ids.update(call.tool_call_id for call in calls)
 
-    def keep(self, request: ModelMessage, response: ModelResponse, *, step: int) -> None:
+    def add(self, request: ModelMessage, response: ModelResponse, *, step: int) -> None:
         """Keep an exchange for the step of that number; a response that calls tools completes the step."""
         self.add_call_ids([response])
         self._said += [request, response]

@@ -25,8 +25,10 @@ from torana.api.routes import (
     approvals,
     connections,
     contract,
+    events,
     mcp,
     memories,
+    messages,
     pages,
     people,
     schedules,
@@ -46,7 +48,9 @@ __all__ = ["ApiAccess", "Services", "create_api", "openapi"]
 
 _MODULES = (
     contract,
+    messages,
     turns,
+    events,
     approvals,
     sessions,
     tokens,
@@ -82,7 +86,7 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
         app,
         token=access.token,
         authenticate=authenticate,
-        closed_door=pages.closed_door(),
+        unauthorized_page=pages.unauthorized_page(),
         at_once=max(8, open_files() // 32),
     )
     if access.token is None:

@@ -30,7 +30,7 @@ _HEADERS = {
     "Preference-Applied": ("The preferences of `Prefer` that were applied.", "respond-async"),
     "ETag": ("The version of the list, for `If-None-Match`.", '"9f86d081884c7d65"'),
     "RateLimit": (
-        "The limit that is nearest to its end: the remaining quota (`r`), and seconds until it is full (`t`).",
+        "The limit with the least remaining share: its quota (`r`), and seconds until it is full (`t`).",
         '"user";r=19;t=42',
     ),
     "RateLimit-Policy": (
@@ -81,6 +81,16 @@ data: {"text":"Hello"}
 event: turn.completed
 id: 1-3
 data: {"reply":"Hello","id":"turn_0198"}
+
+"""
+_ACTIVITY_EXAMPLE = """\
+event: reset
+id: 9f86d081884c-7
+data: {}
+
+event: turn.accepted
+id: 9f86d081884c-8
+data: {"turnId":"turn_0198","sessionId":"ses_0198","channelId":"ana","state":"running"}
 
 """
 #: A quoted string, or a string without quotation marks and spaces.
@@ -164,6 +174,12 @@ def message_answer() -> dict[str, Any]:
 def events_answer() -> dict[str, Any]:
     """Return the OpenAPI description of a turn's event stream."""
     return {"description": "The event stream.", "content": _EVENTS}
+
+
+def activity_answer() -> dict[str, Any]:
+    """Return the OpenAPI description of the stream of all events."""
+    content = {EVENTS: _EVENTS[EVENTS] | {"example": _ACTIVITY_EXAMPLE}}
+    return {"description": "The event stream.", "content": content}
 
 
 def message_later() -> dict[str, Any]:
@@ -254,8 +270,12 @@ def _reference(model: type[Wire]) -> dict[str, str]:
     return {"$ref": _SCHEMA.format(model=model.__name__)}
 
 
+def _subclasses(model: type[RequestBody]) -> list[type[RequestBody]]:
+    return [found for one in model.__subclasses__() for found in (one, *_subclasses(one))]
+
+
 def _complete(components: dict[str, Any]) -> None:
-    requests = RequestBody.__subclasses__()
+    requests = _subclasses(RequestBody)
     _, ours = models_json_schema(
         [(model, "validation") for model in (*requests, ProblemBody)], by_alias=True, ref_template=_SCHEMA
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path, Query
 
 from torana.errors import InvalidField
-from torana.paging import LARGEST_PAGE, PAGE_CHARACTERS
+from torana.paging import LARGEST_PAGE, PAGE_CHARACTERS, read_time
 
 Id = Annotated[str, Path(max_length=100)]
 After = Annotated[str, Query(description="The `next` of the previous page.", max_length=200)]
@@ -21,6 +22,16 @@ Limit = Annotated[
     ),
 ]
 
+Since = Annotated[
+    str,
+    Query(
+        description="Only from this time on, as in RFC 3339 with a time zone.",
+        max_length=40,
+        json_schema_extra={"examples": ["2026-05-01T00:00:00Z"]},
+    ),
+]
+Until = Annotated[str, Query(description="Only before this time.", max_length=40)]
+
 #: The 400 of an endpoint with these parameters.
 INVALID_PAGE = "`limit` or `after` is invalid."
 
@@ -30,3 +41,13 @@ def page_size(limit: str) -> int:
     if not limit.isascii() or not limit.isdecimal():
         raise InvalidField(f"`limit` must be a whole number from 1 to {LARGEST_PAGE}.")
     return max(1, min(int(limit), LARGEST_PAGE))
+
+
+def time_of(name: str, text: str) -> datetime | None:
+    """Return the time in a parameter, or None for an empty one. Raises ``InvalidField``."""
+    if not text:
+        return None
+    time = read_time(text)
+    if time is None:
+        raise InvalidField(f"`{name}` must be a time with a time zone, such as 2026-05-01T00:00:00Z.")
+    return time

@@ -66,8 +66,8 @@ async def read_optional_body(request: Request, model: type[Model], *, within: fl
     return _validate(model, await optional_object(request, within=within))
 
 
-async def read_object(request: Request, *, within: float) -> dict[str, Any]:
-    """Return the JSON object of a request, which must arrive within the seconds.
+async def read_object(request: Request, *, within: float, limit: int = BODY_LIMIT) -> dict[str, Any]:
+    """Return the JSON object of a request, which must arrive within the seconds. ``limit`` is in bytes.
 
     Raises ``UnsupportedMediaType``, ``BodyTooLarge`` (without reading the rest), ``RequestTimeout``,
     ``InvalidJson``, or ``InvalidText`` for a text with U+0000 or half of a surrogate pair.
@@ -75,7 +75,7 @@ async def read_object(request: Request, *, within: float) -> dict[str, Any]:
     kind = media_type(request.headers)
     if kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedMediaType
-    document = _parse_json(await read_bytes(request, limit=BODY_LIMIT, within=within))
+    document = _parse_json(await read_bytes(request, limit=limit, within=within))
     for name, value in document.items():
         if not all(map(_is_clean, _texts(value))):
             raise InvalidText(faults=[fault(name, "contains U+0000 or half of a surrogate pair")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torana.agent.overview import Toolbox
@@ -12,6 +12,7 @@ from torana.api.routes.metrics import Metrics
 from torana.limits.rates import MessageRates
 from torana.limits.usage_reports import Spending
 from torana.memory import Memory
+from torana.messages import FileKind
 from torana.people.audit import AuditRecord
 from torana.people.erasure import Erasure
 from torana.people.export import Export
@@ -19,12 +20,14 @@ from torana.people.pairing import Pairing
 from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
+from torana.sessions.search import MessageSearch
 from torana.skills import Skills
 from torana.skills.installation.installer import SkillInstaller
 from torana.store.rows.audit import Act
 from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
+from torana.workers.fair_slots import FairSlots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,7 @@ class Connections:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkillDesk:
+class SkillServices:
     """The loaded skills, and the installer of skills."""
 
     library: Skills
@@ -65,6 +68,7 @@ class Services:
 
     turns: Turns
     sessions: Sessions
+    search: MessageSearch
     changes: SessionChanges
     memory: Memory
     schedules: Schedules
@@ -75,13 +79,19 @@ class Services:
     mcp: McpServers
     health: Health
     metrics: Metrics
+    #: The settings with ``name``, ``value``, ``default`` and ``origin``, without secrets.
+    settings: Sequence[Mapping[str, Any]]
     #: The names of the models, in the order in which they are tried.
     models: Sequence[str]
-    skills: SkillDesk
+    skills: SkillServices
     tools: Toolbox
+    #: The kinds of files that the model receives.
+    takes: frozenset[FileKind]
     #: Seconds that a request waits for its answer.
     wait: float
     #: Seconds that a body may take to arrive.
     body_timeout: float = 30.0
     #: Seconds without an event after which an event stream sends a comment.
     keep_alive: float = 15.0
+    #: Bodies with files that are read at a time: each may occupy some 20 MB.
+    uploads: FairSlots = field(default_factory=lambda: FairSlots(total=8, per_user=2))

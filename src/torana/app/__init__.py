@@ -6,24 +6,27 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from pydantic_ai.models import Model
 
 from torana.api import ApiAccess, Services, create_api
 from torana.api.health import Health
 from torana.api.routes.metrics import Metrics
-from torana.api.services import Connections, People, SkillDesk
+from torana.api.services import Connections, People, SkillServices
 from torana.app.core import Core, build_core
 from torana.app.limits import limits_of, rates_of
 from torana.app.secrets import secret_variables
 from torana.app.tooling import open_guard
 from torana.config import Loaded, Settings
+from torana.config.shown import shown_settings
 from torana.connectors.registry import read_accounts
 from torana.connectors.runtime.callback_listener import HooksListener
 from torana.connectors.runtime.hub import Connectors
 from torana.connectors.runtime.ingress import Admission
+from torana.connectors.runtime.supervisor import Status
 from torana.limits.rates import MessageRates
 from torana.limits.usage_reports import Spending
 from torana.messages import utc_now
@@ -35,13 +38,15 @@ from torana.people.tokens import Tokens
 from torana.reload import Reload
 from torana.schedules import Ticker
 from torana.sessions.expiry import Expiry
+from torana.sessions.search import MessageSearch
 from torana.skills.installation.fetching import open_fetcher
 from torana.skills.installation.installer import SkillInstaller
 from torana.store.backup.archive import DATABASE_NAME
 from torana.store.engine.database import Database
-from torana.tools.sandbox import sweep_rooms
+from torana.tools.sandbox import sweep_workdirs
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
+from torana.turns.events.activity import Activity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,7 @@ class App:
         await open_.enter_async_context(core.model)
         if core.embedder:
             await open_.enter_async_context(core.embedder)
-        await asyncio.to_thread(sweep_rooms)
+        await asyncio.to_thread(sweep_workdirs)
         open_.push_async_callback(core.acting.python.close)
         open_.push_async_callback(core.acting.computing.close)
         if core.compaction is not None:
@@ -126,7 +131,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     ``OperatorError`` for faults that the operator has to correct.
     """
     settings = loaded.settings
-    with loaded.placing():
+    with loaded.annotate_errors():
         core = build_core(loaded, model)
     rates = rates_of(settings)
     pairing = Pairing(database=core.database, clock=utc_now)
@@ -146,6 +151,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     services = Services(
         turns=core.turns,
         sessions=core.sessions,
+        search=MessageSearch(database=core.database),
         changes=SessionChanges(database=core.database, sessions=core.sessions, turns=core.turns),
         memory=core.memory,
         schedules=core.schedules,
@@ -156,9 +162,11 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         spending=Spending(database=core.database, limits=limits_of(settings)),
         health=_health(started, core, connectors),
         metrics=metrics,
+        settings=[asdict(one) for one in shown_settings(loaded)],
         models=settings.model,
         skills=_skill_desk(settings, core),
         tools=core.toolbox,
+        takes=core.takes,
         wait=settings.wait,
     )
     return App(
@@ -184,7 +192,13 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
             turns=core.turns, rates=rates, pairing=pairing, database=core.database, takes=core.takes
         ),
         holder=str(settings.data_dir),
+        told=partial(_publish_status, core.turns.live.activity),
     )
+
+
+def _publish_status(activity: Activity, status: Status) -> None:
+    told = {"account": status.account, "kind": status.kind, "state": status.state, "reason": status.reason}
+    activity.publish("connector.changed", None, told)
 
 
 def _connections(core: Core, connectors: Connectors, pairing: Pairing, reload: Reload) -> Connections:
@@ -231,12 +245,12 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
     return HooksListener(host=settings.host, port=settings.hooks_port, answer=connectors.hook)
 
 
-def _skill_desk(settings: Settings, core: Core) -> SkillDesk:
+def _skill_desk(settings: Settings, core: Core) -> SkillServices:
     fetcher = open_fetcher(guard=open_guard(settings), environ=os.environ)
     changes = SkillInstaller(
         database=core.database, skills=core.skills, installed=core.installed, fetcher=fetcher
     )
-    return SkillDesk(library=core.skills, changes=changes)
+    return SkillServices(library=core.skills, changes=changes)
 
 
 def _access(settings: Settings) -> ApiAccess:

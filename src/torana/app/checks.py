@@ -58,7 +58,7 @@ def check_data_dir(loaded: Loaded) -> None:
     there = next(path for path in (directory, *directory.absolute().parents) if _exists(path))
     # Nothing can be created in /proc, whatever its permissions are.
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or there.is_relative_to("/proc"):
-        with loaded.placing():
+        with loaded.annotate_errors():
             raise ConfigInvalid(
                 f"data_dir: {there} is not a writable directory; correct its permissions, or choose "
                 "another with --data-dir"
@@ -79,7 +79,7 @@ def check_connectors(loaded: Loaded) -> Sequence[Account]:
     settings = loaded.settings
     reachable = bool(settings.hooks_port)
     accounts = read_accounts(settings.connectors, loaded.provider_environ, reachable=reachable)
-    with loaded.placing():
+    with loaded.annotate_errors():
         check_accounts(accounts)
     return accounts
 
@@ -87,13 +87,13 @@ def check_connectors(loaded: Loaded) -> Sequence[Account]:
 def check_mcp(loaded: Loaded) -> Sequence[Server]:
     """Check the MCP servers' settings and that their programs exist. Return the servers."""
     settings = loaded.settings
-    with loaded.placing():
+    with loaded.annotate_errors():
         return check_servers(settings.mcp, file=settings.mcp_config, environ=loaded.provider_environ)
 
 
 def check_tools(loaded: Loaded) -> Sequence[str]:
     """Check that the operator's tools can be imported and offered. Return their names."""
-    with loaded.placing():
+    with loaded.annotate_errors():
         own = load_tools(loaded.settings.tools)
         # The database opens its file at the first query, and there is none here.
         database = Database(path=loaded.settings.data_dir / DATABASE_NAME)
@@ -122,14 +122,14 @@ def _groups(loaded: Loaded, database: Database) -> Sequence[ToolGroup]:
 def check_search(loaded: Loaded) -> None:
     """Check that the search service has an address and a key, if it needs them."""
     settings = loaded.settings
-    with loaded.placing():
+    with loaded.annotate_errors():
         if missing := lacking(settings.search, url=settings.search_url, api_key=search_key(settings)):
             raise ConfigInvalid(f"search: web_search is not available: {missing}")
 
 
 def check_models(loaded: Loaded) -> Model:
     """Check name, key and library of the language model and the embedding model. Return the former."""
-    with loaded.placing():
+    with loaded.annotate_errors():
         choose_embedder(loaded)
         return choose_model(loaded, open_skills(loaded))
 
@@ -137,7 +137,7 @@ def check_models(loaded: Loaded) -> Model:
 def check_traces(loaded: Loaded) -> None:
     """Check that the library for traces is installed, if traces are exported."""
     if loaded.settings.trace_endpoint is not None:
-        with loaded.placing():
+        with loaded.annotate_errors():
             load_tracer()
 
 

@@ -17,22 +17,25 @@ from pydantic_ai.models import Model
 from torana.agent import TurnAgent
 from torana.agent.capability import Safeguards
 from torana.agent.compaction import Compaction
-from torana.agent.context import Contexts
-from torana.agent.files import Prompts
-from torana.agent.instructions import Instructions
 from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
+from torana.agent.prompt.context import Contexts
+from torana.agent.prompt.files import Prompts
+from torana.agent.prompt.instructions import Instructions
+from torana.agent.prompt.tool_list import ToolList
 from torana.agent.request_size import FixedTokens
 from torana.agent.run import Run
+from torana.agent.windows.budget import ContextBudget, fit_requests
 from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
 from torana.app.models import choose_embedder, choose_model
-from torana.app.tooling import Acting, ToolDependencies, build_acting, open_skills, open_workspaces
+from torana.app.tooling import ToolDependencies, Tooling, build_tooling, open_skills, open_workspaces
 from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
+from torana.limits.summary_share import allows_summary
 from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import FileKind, Turn, utc_now
@@ -86,7 +89,7 @@ class Core:
     schedules: Schedules
     #: Set when another schedule may be due next.
     due: asyncio.Event
-    acting: Acting
+    acting: Tooling
     model: Model
     #: The kinds of files that the model accepts.
     takes: frozenset[FileKind]
@@ -107,7 +110,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     settings = loaded.settings
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
     skills = open_skills(loaded, installed)
-    model = model or choose_model(loaded, skills, installed)
+    model, windows = _fitted(settings, model or choose_model(loaded, skills, installed))
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
@@ -124,21 +127,21 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         workspaces=workspaces,
         granted=installed.granted_needs,
     )
-    acting = build_acting(loaded, means)
+    acting = build_tooling(loaded, means)
     rules = _rules(settings)
     prices = prices_of(settings)
-    instructions = Instructions(persona=settings.persona, timezone=ZoneInfo(settings.timezone), skills=skills)
+    instructions = _instructions(settings, skills, acting)
     fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
-    contexts = _contexts(settings, instructions, sessions=sessions, memory=memory, takes=takes)
+    tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
+    contexts = _contexts(settings, instructions, tool_list, sessions=sessions, memory=memory, takes=takes)
     measured = fixed_tokens if budgets.bound_calls else None
     traces = open_traces(loaded)
     measurements = Measurements(tracer=traces) if traces else Measurements()
     calls = MeasuredCalls(measurements=measurements, prices=prices)
-    safeguards = Safeguards(permits=PermissionGate(rules=rules), tools=acting.toolset, measured=calls)
-    capabilities = [safeguards, traces.instrumentation()] if traces else [safeguards]
+    capabilities = _capabilities(rules, acting, tool_list, calls, traces)
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
-    compaction = _compaction(settings, database, model, budgets)
+    compaction = _compaction(settings, database, model, budgets, windows)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
     asks: list[ShowsQuestions] = []
     return Core(
@@ -162,6 +165,12 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         ended=ended,
         asks=asks,
     )
+
+
+def _fitted(settings: Settings, model: Model) -> tuple[Model, Sequence[ContextBudget]]:
+    """Return the model, which now fits its requests into its context window, and the windows."""
+    windows = fit_requests(model, window=settings.context_window, answer=settings.max_output_tokens)
+    return model, windows
 
 
 def _database(settings: Settings) -> Database:
@@ -196,6 +205,43 @@ def open_schedules(settings: Settings, database: Database, *, changed: Callable[
     )
 
 
+def _instructions(settings: Settings, skills: Skills, tooling: Tooling) -> Instructions:
+    return Instructions(
+        persona=settings.persona,
+        timezone=ZoneInfo(settings.timezone),
+        skills=skills,
+        servers=tuple(tooling.mcp.servers),
+    )
+
+
+def _contexts(
+    settings: Settings,
+    instructions: Instructions,
+    tool_list: ToolList,
+    *,
+    sessions: Sessions,
+    memory: Memory,
+    takes: frozenset[FileKind],
+) -> Contexts:
+    return Contexts(
+        sessions=sessions,
+        memory=memory,
+        instructions=instructions,
+        prompts=Prompts(sessions=sessions, takes=takes),
+        tool_list=tool_list,
+        recall_in_rooms=settings.recall_in_rooms,
+        clock=utc_now,
+    )
+
+
+def _capabilities(
+    rules: Rules, tooling: Tooling, tool_list: ToolList, calls: MeasuredCalls, traces: OtelTracer | None
+) -> list[AbstractCapability[Run]]:
+    gate = PermissionGate(rules=rules)
+    safeguards = Safeguards(permits=gate, tools=tooling.toolset, tool_list=tool_list, measured=calls)
+    return [safeguards, traces.instrumentation()] if traces else [safeguards]
+
+
 def _agent(
     settings: Settings,
     model: Model,
@@ -217,37 +263,32 @@ def _agent(
     )
 
 
-def _contexts(
+def _compaction(
     settings: Settings,
-    instructions: Instructions,
-    *,
-    sessions: Sessions,
-    memory: Memory,
-    takes: frozenset[FileKind],
-) -> Contexts:
-    return Contexts(
-        sessions=sessions,
-        memory=memory,
-        instructions=instructions,
-        prompts=Prompts(sessions=sessions, takes=takes),
-        recall_in_rooms=settings.recall_in_rooms,
-        clock=utc_now,
-    )
-
-
-def _compaction(settings: Settings, database: Database, model: Model, budgets: Budgets) -> Compaction | None:
+    database: Database,
+    model: Model,
+    budgets: Budgets,
+    windows: Sequence[ContextBudget],
+) -> Compaction | None:
     """Return None if compaction is disabled, or if ``builtin`` is the only model."""
     summariser = without_builtin(model)
     if summariser is None or not settings.compact:
         return None
-    summaries = Summaries(database=database, history_messages=settings.history_messages)
+
+    def room() -> int | None:
+        return min((one.message_room for one in windows if one.message_room is not None), default=None)
+
+    summaries = Summaries(database=database, history_messages=settings.history_messages, message_room=room)
 
     async def charge(turn: Turn, response: ModelResponse) -> None:
         await database.run(partial(budgets.charge, turn=turn, responses=[response]))
 
     async def affordable(turn: Turn, size: int) -> bool:
         request = RequestTokens.of_bytes(size)
-        return await database.run(partial(budgets.has_room, turn=turn, request=request))
+        percent = settings.compact_percent
+        return await database.run(
+            partial(allows_summary, budgets=budgets, turn=turn, request=request, percent=percent)
+        )
 
     return Compaction(
         model=summariser,
@@ -267,13 +308,13 @@ def _turns(
     asks: list[ShowsQuestions],
     measurements: Measurements,
 ) -> Turns:
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for listener in ended:
             listener(turn)
 
     approvals = _approvals(settings, database, asks)
     runner = Runner(
-        live=LiveTurns(log=MemoryEventLog(), on_end=tell, measurements=measurements),
+        live=LiveTurns(log=MemoryEventLog(), on_end=notify, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=utc_now, pause=asyncio.sleep),
         agent=agent,
         approvals=approvals,
@@ -298,7 +339,7 @@ def _turns(
 
 
 def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions]) -> Approvals:
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for edge in asks:
             edge.wake(turn.account)
 
@@ -306,5 +347,5 @@ def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions
         database=database,
         lasts=timedelta(minutes=settings.approval_minutes),
         can_ask=lambda account: any(edge.can_ask(account) for edge in asks),
-        question_changed=tell,
+        question_changed=notify,
     )

@@ -25,6 +25,7 @@ from torana.tools.builtin.python import PythonTools
 from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skill_scripts import Granted, ScriptTools
 from torana.tools.builtin.skills import SkillTools
+from torana.tools.builtin.tool_search import ToolSearch
 from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
 from torana.tools.mcp.entries import read_servers, search_path
@@ -39,7 +40,7 @@ from torana.web.search import open_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acting:
+class Tooling:
     """The agent's tools, and the parts behind them that must be started and stopped."""
 
     toolset: AbstractToolset[ToolContext]
@@ -62,7 +63,7 @@ class ToolDependencies:
     granted: Granted
 
 
-def build_acting(loaded: Loaded, means: ToolDependencies) -> Acting:
+def build_tooling(loaded: Loaded, means: ToolDependencies) -> Tooling:
     """Build all tools of the gateway. Raises ``ConfigInvalid`` for an operator's tool that is not usable."""
     python, computing = PythonTools(), Computing()
     toolset = build_toolset(
@@ -70,7 +71,7 @@ def build_acting(loaded: Loaded, means: ToolDependencies) -> Acting:
     )
     mcp = _mcp(loaded, taken=frozenset(toolset.tools))
     own_bytes = sum(definition_bytes(tool.tool_def) for tool in toolset.tools.values())
-    return Acting(
+    return Tooling(
         toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset,
         tool_bytes=lambda: own_bytes + mcp.offered_size(),
         python=python,
@@ -94,6 +95,7 @@ def tool_groups(loaded: Loaded, means: ToolDependencies, python: PythonTools) ->
         MemoryTools(memory=means.memory),
         ConversationTools(sessions=means.sessions),
         SkillTools(skills=means.skills),
+        ToolSearch(skills=means.skills),
         ScheduleTools(planner=AgentSchedules(schedules=means.schedules)),
         scripts,
         python,

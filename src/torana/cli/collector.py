@@ -20,7 +20,7 @@ def paused_collector() -> Generator[None]:
         gc.enable()
 
 
-def spare_what_stays() -> None:
+def freeze_objects() -> None:
     """Collect only objects that are created from now on.
 
     The imported modules have several hundred thousand objects. Traversing them blocks the gateway for 0.2 s,

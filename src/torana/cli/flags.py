@@ -45,9 +45,9 @@ def faulty_settings_from(**flags: Any) -> tuple[Loaded, list[str]]:
 
     Raises ``ConfigInvalid`` for a file that cannot be read.
     """
-    from torana.config import survey
+    from torana.config import load_with_faults
 
-    loaded, faults = survey(flags=flags, environ=os.environ, cwd=Path.cwd())
+    loaded, faults = load_with_faults(flags=flags, environ=os.environ, cwd=Path.cwd())
     return _print_warnings(loaded), faults
 
 

@@ -14,7 +14,7 @@
 
 from torana.config.fields import is_loopback
 from torana.config.formatting import describe_allowed_values
-from torana.config.loading import Loaded, load, models_as_read, survey
+from torana.config.loading import Loaded, load, load_with_faults, models_as_read
 from torana.config.settings import FLAGS, PREFIX, SECRETS, TABLES, Settings, flag, variable
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "flag",
     "is_loopback",
     "load",
+    "load_with_faults",
     "models_as_read",
-    "survey",
     "variable",
 ]

@@ -190,6 +190,11 @@ Functions = Annotated[
     Allowed("a function such as mytools.weather:forecast"),
 ]
 
+ToolPatterns = Annotated[
+    ListOf[Annotated[str, StringConstraints(min_length=1, max_length=256)]],
+    Allowed("a tool's name or a pattern such as github_*"),
+]
+
 #: A table for each connector, by its account's name. In a variable it is JSON.
 ConnectorTables = Annotated[
     Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")], Mapping[str, Any]],

@@ -21,7 +21,7 @@ from torana.config.sources import (
     from_environment,
     from_file,
     from_flags,
-    is_there,
+    path_exists,
     read_dotenv,
 )
 from torana.errors import ConfigInvalid
@@ -45,11 +45,11 @@ class Loaded:
     again: Callable[[], Loaded] = field(repr=False, compare=False)
     #: Adds the origin of a setting to a line about it.
     placed: Callable[[str], str] = field(repr=False, compare=False)
-    #: The settings whose values are invalid and have been replaced by defaults; see ``survey``.
+    #: The settings whose values are invalid and have been replaced by defaults; see ``load_with_faults``.
     wrong: frozenset[str] = frozenset()
 
     @contextmanager
-    def placing(self) -> Generator[None]:
+    def annotate_errors(self) -> Generator[None]:
         """Add the origin of the setting to each line of a ``ConfigInvalid`` that is raised inside."""
         try:
             yield
@@ -75,13 +75,13 @@ def load(
     variables that are empty count as not given, except an empty token, which is refused. Raises
     ``ConfigInvalid`` with a line for each fault.
     """
-    loaded, found = survey(flags=flags, environ=environ, cwd=cwd, user_dir=user_dir)
+    loaded, found = load_with_faults(flags=flags, environ=environ, cwd=cwd, user_dir=user_dir)
     if found:
         raise ConfigInvalid("\n".join(found))
     return loaded
 
 
-def survey(
+def load_with_faults(
     *,
     flags: Mapping[str, Any],
     environ: Mapping[str, str],
@@ -146,7 +146,7 @@ def _settings_file(
         return [from_file(_at(cwd, variables["TORANA_CONFIG"]), cwd=cwd, named_by="TORANA_CONFIG=")]
     candidates = (cwd / FILE_NAME, (user_dir or platformdirs.user_config_path("torana")) / FILE_NAME)
     # A directory with this name is an error too: a container creates one in place of a missing file.
-    return [from_file(path, cwd=cwd) for path in candidates if is_there(path)][:1]
+    return [from_file(path, cwd=cwd) for path in candidates if path_exists(path)][:1]
 
 
 def _at(cwd: Path, named: object) -> Path:

@@ -81,4 +81,4 @@ def _describe_open_gateway(settings: Settings) -> str:
 
 
 def _describe_listen_addresses(settings: Settings) -> str:
-    return f"{format_value(settings.host)} is reached from other machines"
+    return f"{format_value(settings.host)} can be reached from other machines"

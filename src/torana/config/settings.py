@@ -27,6 +27,7 @@ from torana.config.fields import (
     Secret,
     Text,
     TokenLimits,
+    ToolPatterns,
     Whole,
     Zone,
     lower,
@@ -128,9 +129,9 @@ class Settings(BaseModel):
     model_files: FileKinds = Field(
         default=("text",),
         description=(
-            "The kinds of files from chat platforms that the model receives: `text`, and "
-            "`image` and `pdf` for a model that accepts them. Of other files the model "
-            "receives only the name; `builtin` receives only names."
+            "The kinds of files that the model receives: `text`, and `image` and `pdf` for a "
+            "model that accepts them; `builtin` receives none. Of other files from chat "
+            "platforms the model receives only the name."
         ),
     )
     embedding_model: EmbeddingModel = Field(
@@ -159,11 +160,29 @@ class Settings(BaseModel):
             "messages cost less; more messages give more context."
         ),
     )
+    context_window: Whole = Field(
+        default=0,
+        ge=0,
+        le=100_000_000,
+        description=(
+            "The context window of the language model in tokens. Requests are shortened to fit into it, with "
+            "room for the answer. 0 asks the model's server, or uses the known window of a hosted model."
+        ),
+    )
     compact: bool = Field(
         default=True,
         description=(
             "Let the model summarise the messages of a long session that it no longer "
             "receives. `builtin` never does."
+        ),
+    )
+    compact_percent: Whole = Field(
+        default=50,
+        ge=0,
+        le=100,
+        description=(
+            "The maximum share of a session's tokens that its summaries may use, in percent. A summary that "
+            "would exceed it is left out. 0 allows none."
         ),
     )
     session_days: Whole = Field(
@@ -338,6 +357,22 @@ class Settings(BaseModel):
     tools: Functions = Field(
         default=(),
         description=("Your own Python functions that the agent may call, each as `package.module:function`."),
+    )
+    tools_pinned: ToolPatterns = Field(
+        default=(),
+        description=(
+            "Names or patterns of tools that every request to a language model lists, such as "
+            "`calculate` or `github_*`. The model opens the others when it needs them. `*` lists all."
+        ),
+    )
+    tools_direct: Whole = Field(
+        default=10,
+        ge=0,
+        le=1_000,
+        description=(
+            "The number of tools of MCP servers and of your own functions that requests list directly. If "
+            "there are more, the model searches them with `find_tools`."
+        ),
     )
     permissions: PermissionRules = Field(
         default=(),

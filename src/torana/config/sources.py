@@ -134,7 +134,7 @@ def _is_no_directory(path: Path) -> bool:
         return False
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Return whether the path exists, also as a broken link. False if the path cannot be accessed."""
     try:
         path.lstat()

@@ -256,7 +256,7 @@ class ConnectorSettings(BaseModel):
     )
     per_minute: int = Field(default=20, ge=1, description="Messages per minute that one sender may send.")
     on_busy: Literal["queue", "steer", "interrupt"] = Field(
-        default="queue", description="What a message does to a running turn of the same sender."
+        default="queue", description="The effect of a message on a running turn of the same sender."
     )
     per_session: int = Field(
         default=20, ge=0, description="Maximum number of turns of a session in ten minutes; 0 is no limit."
@@ -279,7 +279,7 @@ class ConnectorSettings(BaseModel):
     )
     on_ambiguous: Literal["resend", "hold"] = Field(
         default="resend",
-        description="What happens to a part that may have arrived, on platforms that cannot be searched: "
+        description="The handling of a part that may have arrived, on platforms that cannot be searched: "
         "`resend` sends it again with a mark, `hold` leaves it to the operator.",
     )
 

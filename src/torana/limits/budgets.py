@@ -34,6 +34,8 @@ from torana.limits.request_tokens import RequestTokens, likely_of_bytes, likely_
 from torana.messages import MICRO, Turn, Usage, utc_now
 from torana.store.engine.database import Connection
 from torana.store.rows import attachments, journal, transcript, turns, usage
+from torana.store.rows.reports import spending
+from torana.store.rows.reports.spending import SpentAmount
 from torana.store.rows.usage import Amount, Held
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ class Budgets:
         """``fixed_tokens`` measures the instructions and tool definitions, in the database's thread."""
         self._limits = limits
         self._levels = LimitUsages(limits=limits)
-        self._prices = prices
+        self.prices = prices
         self._estimate = estimate or Estimate()
         overhead = RequestTokens(likely=self._estimate.overhead, most=self._estimate.overhead)
         self._fixed_tokens = fixed_tokens or (lambda: overhead)
@@ -134,6 +136,7 @@ class Budgets:
             raise refusal_of(levels, at, rates)
         if asked != Amount():
             usage.add(connection, usage.accounts_of(turn), self._periods(at), asked)
+            spending.add(connection, turn, day_of(at), SpentAmount(messages=messages))
         if self._limits.bound_calls:
             usage.hold(connection, turn.id, _reservation(asked, on=self._periods(at)[-1], used=turn.usage))
         if self._limits.bound_minutes:
@@ -153,7 +156,7 @@ class Budgets:
         """
         at = self._now()
         before = usage.held_by(connection, turn.id)
-        spent = self._prices.usage(responses)
+        spent = self.prices.usage(responses)
         used = usage.settle(connection, turn, spent=spent, at=at, before=before)
         warned = self._warnings(connection, turn, before, used, at)
         if not self._limits.bound_calls:
@@ -253,15 +256,20 @@ class Budgets:
             return
         request = held.tokens - self._estimate.output if asked is None else asked
         output = likely_of_bytes(written)
-        cost = self._prices.most(request, output) / MICRO
+        cost = self.prices.most(request, output) / MICRO
         call = Usage(input_tokens=request, output_tokens=output, cost_usd=cost)
         used = usage.settle(connection, turn, spent=call, at=self._now(), before=held)
         usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
-        """Charge requests on a turn's behalf without a reservation, such as a summary."""
-        used = usage.since(Usage(), self._prices.usage(responses))
-        usage.add(connection, usage.accounts_of(turn), self._periods(self._now()), used)
+        """Charge requests for summaries of a turn's session, without a reservation."""
+        spent = self.prices.usage(responses)
+        used = usage.since(Usage(), spent)
+        used = replace(used, summary_tokens=used.tokens)
+        periods = self._periods(self._now())
+        usage.add(connection, usage.accounts_of(turn), periods, used)
+        spending.add(connection, turn, periods[0], usage.spent_of(used), shares=spent)
+        transcript.add_summary_tokens(connection, turn.session_id, used.tokens)
 
     def held_by(self, connection: Connection, turn: Turn) -> Held | None:
         """Return a turn's reservation before its end, for ``warnings``; None if no warning is possible."""
@@ -271,7 +279,7 @@ class Budgets:
         """Return the budget warnings to log after a turn with this reservation has ended."""
         return self._warnings(connection, turn, before, turn.usage, self._now()) if before else []
 
-    def tell(self, warned: Sequence[BudgetWarning]) -> None:
+    def log_warnings(self, warned: Sequence[BudgetWarning]) -> None:
         """Log budgets whose usage crossed a warning level."""
         for warning in warned:
             _log.warning(
@@ -329,7 +337,7 @@ class Budgets:
 
     def _estimate_amount(self, asked: Amount, request: int) -> Amount:
         output = self._estimate.output
-        cost = self._prices.most(request, output)
+        cost = self.prices.most(request, output)
         return replace(asked, reserved_tokens=request + output, reserved_microusd=cost)
 
     def _periods(self, at: datetime) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from torana.limits.request_parts import parts_of
 from torana.messages import MICRO, Usage
 
 if TYPE_CHECKING:  # importing it takes a second
@@ -72,10 +73,20 @@ class Prices:
 
     def usage(self, responses: Sequence[ModelResponse]) -> Usage:
         """Return the usage and cost of responses; the cost is 0 for a model without a known price."""
+        shares = [(response.model_name or "", self._usage_of(response)) for response in responses]
         return Usage(
-            input_tokens=sum(response.usage.input_tokens for response in responses),
-            output_tokens=sum(response.usage.output_tokens for response in responses),
-            cost_usd=sum(self._of_response(response) for response in responses),
+            input_tokens=sum(used.input_tokens for _, used in shares),
+            output_tokens=sum(used.output_tokens for _, used in shares),
+            cost_usd=sum(used.cost_usd for _, used in shares),
+            estimated_input=parts_of(responses),
+            shares=tuple(shares),
+        )
+
+    def _usage_of(self, response: ModelResponse) -> Usage:
+        return Usage(
+            input_tokens=response.usage.input_tokens,
+            output_tokens=response.usage.output_tokens,
+            cost_usd=self._of_response(response),
         )
 
     def _of_response(self, response: ModelResponse) -> float:

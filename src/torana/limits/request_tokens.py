@@ -59,6 +59,6 @@ def tokens_of_files(sizes: Sequence[tuple[str, int]]) -> RequestTokens:
 
 def likely_tokens(text: str) -> int:
     """Return the likely tokens of a text: in rare scripts and emoji each byte may be a token."""
-    size = len(text.encode())
-    rare = size - sum(character.isascii() for character in text)
+    size = len(text.encode(errors="surrogatepass"))
+    rare = 0 if text.isascii() else size - len(text.encode("ascii", "ignore"))
     return rare + likely_of_bytes(size - rare)

@@ -9,9 +9,11 @@ from functools import partial
 
 from torana.limits.limit_usage import reserved_of, spent_of
 from torana.limits.policies import Limit, Limits, Unit, Whose, day_of, window_of
-from torana.messages import MICRO, utc_now
+from torana.messages import MICRO, InputParts, utc_now
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import tokens, usage
+from torana.store.rows.reports import spending
+from torana.store.rows.reports.spending import Dimension
 from torana.store.rows.usage import Amount
 
 
@@ -45,6 +47,8 @@ class Spent:
     input_tokens: int
     output_tokens: int
     cost_usd: float
+    estimated_input: InputParts
+    summary_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,29 @@ def report(connection: Connection, subject: Subject, *, limits: Limits, days: in
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """The usage of a period by the values of a dimension; '' is usage without such a cause.
+
+    ``other`` is the usage of the values that are not listed. All amounts together are ``total``.
+    """
+
+    groups: Sequence[tuple[str, spending.SpentAmount]]
+    other: spending.SpentAmount
+    total: spending.SpentAmount
+
+
+def break_down(connection: Connection, by: Dimension, *, days: int, limit: int, at: datetime) -> Breakdown:
+    """Return the usage of the last ``days`` days by a dimension, at most ``limit`` values."""
+    at = at.astimezone(UTC)
+    period = {"first": day_of(at - timedelta(days=days - 1)), "last": day_of(at)}
+    groups = spending.by(connection, by, **period, limit=limit)
+    total = other = spending.total(connection, **period)
+    for _, spent in groups:
+        other = other.without(spent)
+    return Breakdown(groups=groups, other=other, total=total)
+
+
 class Spending:
     """Reports the usage of users, tokens and the whole gateway."""
 
@@ -99,6 +126,10 @@ class Spending:
         work = partial(report, subject=subject, limits=self._limits, days=days, at=self._clock())
         return await self._database.run(work)
 
+    async def break_down(self, by: Dimension, *, days: int, limit: int) -> Breakdown:
+        """Return the usage of the whole gateway by a dimension."""
+        return await self._database.run(partial(break_down, by=by, days=days, limit=limit, at=self._clock()))
+
 
 def _spending(amount: Amount) -> Spent:
     return Spent(
@@ -106,6 +137,10 @@ def _spending(amount: Amount) -> Spent:
         input_tokens=amount.input_tokens,
         output_tokens=amount.output_tokens,
         cost_usd=amount.microusd / MICRO,
+        estimated_input=InputParts(
+            instructions=amount.instruction_tokens, tools=amount.tool_tokens, history=amount.history_tokens
+        ),
+        summary_tokens=amount.summary_tokens,
     )
 
 

@@ -29,9 +29,9 @@ __all__ = [
     "COUNT_LIMIT",
     "SUBJECT_LIMIT",
     "TEXT_LIMIT",
-    "Kept",
     "Memory",
     "Recalled",
+    "RememberResult",
     "Remembered",
 ]
 
@@ -54,7 +54,7 @@ _POSSESSED = re.compile(r"(?!(?:it|he|she|that|what|who|there|here|where)['’])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class RememberResult:
     """The memory after a request to remember, and whether it is new."""
 
     memory: Remembered
@@ -84,7 +84,7 @@ class Memory:
 
     async def remember(
         self, user: str, text: str, *, subject: str, turn_id: str | None, act: Act | None = None
-    ) -> Kept:
+    ) -> RememberResult:
         """Store a text, cut off at 2,000 characters; a memory with the same subject is superseded.
 
         A subject is cut off at 200 characters. Storing the same text again changes nothing. Raises
@@ -103,7 +103,7 @@ class Memory:
             kept = await self._database.run(with_record(work, act, "memory.remember", user))
         if self._embedder:
             await self._embed(self._embedder, user)
-        return Kept(memory=kept, new=kept.id == new.id)
+        return RememberResult(memory=kept, new=kept.id == new.id)
 
     async def get(self, user: str, memory_id: str) -> Remembered:
         """Return the user's memory, also a superseded one. Raises ``NotFound``, also for another user's."""

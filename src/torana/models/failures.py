@@ -18,7 +18,6 @@ from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelAuthenticationError,
     ModelConnectionError,
-    ModelContextWindowExceededError,
     ModelHTTPError,
     ModelNotFoundError,
     ModelQuotaExceededError,
@@ -30,6 +29,7 @@ from pydantic_ai.exceptions import (
 
 from torana.characters import one_line
 from torana.errors import ModelFailed
+from torana.models.context_overflow import overflow_of
 from torana.telemetry import mask_text
 
 #: Errors of a model, its provider or the connection; the arguments of ``explain``.
@@ -80,20 +80,24 @@ def _model_label(error: Exception, failure: ModelFailed) -> str:
 
 
 def _detail(error: Exception) -> str:
-    for kind, tell in _TELLERS:
+    if overflow_of(error) is not None:
+        return _describe_context(error)
+    for kind, describe in _DESCRIPTIONS:
         if isinstance(error, kind):
-            return tell(error)
-    return _tell_unknown(error)
+            return describe(error)
+    return _describe_unknown(error)
 
 
-def _tell_context(error: Exception) -> str:
+def _describe_context(error: Exception) -> str:
+    overflow = overflow_of(error)
+    window = f" of {overflow.window} tokens" if overflow and overflow.window else ""
     return (
-        f"the conversation exceeds the model's context length at {_server(error)}; lower "
-        "TORANA_HISTORY_MESSAGES or use a new channel"
+        f"the request exceeds the model's context window{window} at {_server(error)}; set "
+        "TORANA_CONTEXT_WINDOW to the model's window, or start the server with a larger one"
     )
 
 
-def _tell_key(error: Exception) -> str:
+def _describe_key(error: Exception) -> str:
     # The provider's message is left out: it may quote the key.
     package = type(error.__cause__).__module__.partition(".")[0]
     server = _server(error)
@@ -106,26 +110,26 @@ def _tell_key(error: Exception) -> str:
     )
 
 
-def _tell_name(error: Exception) -> str:
+def _describe_name(error: Exception) -> str:
     suggestion = getattr(error, "suggested_model_id", None)
     cure = f'did you mean "{suggestion}"?' if suggestion else "check TORANA_MODEL and TORANA_MODEL_BASE_URL"
     return f'{_server(error)} does not have the model "{getattr(error, "model_name", "")}"; {cure}'
 
 
-def _tell_rate(error: Exception) -> str:
+def _describe_rate(error: Exception) -> str:
     wait = _retry_after(error).get("Retry-After")
     return f"rate limited by {_server(error)}; try again {f'in {wait} s' if wait else 'later'}"
 
 
-def _tell_quota(error: Exception) -> str:
+def _describe_quota(error: Exception) -> str:
     return f"the account at {_server(error)} has no quota or credit left{_quote_provider_message(error)}"
 
 
-def _tell_time(error: Exception) -> str:
+def _describe_time(error: Exception) -> str:
     return f"{_server(error)} did not answer in time"
 
 
-def _tell_connection(error: Exception) -> str:
+def _describe_connection(error: Exception) -> str:
     causes = list(_chain(error))
     server = _server(error)
     for kind, told in _CONNECTION_FAULTS:
@@ -135,54 +139,53 @@ def _tell_connection(error: Exception) -> str:
     return f"the connection to {server} broke{' before the answer was complete' if phase == 'read' else ''}"
 
 
-def _tell_status(error: Exception) -> str:
+def _describe_status(error: Exception) -> str:
     status = getattr(error, "status_code", "with an error")
     return f"{_server(error)} answered {status}{_quote_provider_message(error)}"
 
 
-def _tell_unreadable(error: Exception) -> str:
+def _describe_unreadable(error: Exception) -> str:
     if isinstance(error.__cause__, ValueError):
         return f"the provider's answer is not valid JSON; {_CHECK_ADDRESS}"
     return f"the provider failed: {_safe(str(error))}"
 
 
-def _tell_filter(_: Exception) -> str:
+def _describe_filter(_: Exception) -> str:
     return "the provider's content filter blocked the answer; rephrase the message"
 
 
-def _tell_cut(_: Exception) -> str:
+def _describe_cut(_: Exception) -> str:
     return "the model reached its token limit within a tool call; ask for less at once"
 
 
-def _tell_behaviour(error: Exception) -> str:
+def _describe_behaviour(error: Exception) -> str:
     if str(error).startswith(_NO_ANSWER):
         return f"the provider's response is not a language model's response; {_CHECK_ADDRESS}"
     return f"the model's answer is not usable: {_safe(str(error))}"
 
 
-def _tell_unknown(error: Exception) -> str:
+def _describe_unknown(error: Exception) -> str:
     """Describe an error that pydantic-ai did not raise, such as a connection error."""
     causes = list(_chain(error))
     if any(isinstance(cause, OSError) or _netloc(cause) for cause in causes):
-        return _tell_connection(error)
+        return _describe_connection(error)
     return f"the model call failed ({type(error).__name__}); the log has the details"
 
 
 #: From specific to general; the first match is used.
-_TELLERS: tuple[tuple[type[Exception], Callable[[Exception], str]], ...] = (
-    (ModelContextWindowExceededError, _tell_context),
-    (ModelAuthenticationError, _tell_key),
-    (ModelNotFoundError, _tell_name),
-    (ModelRateLimitError, _tell_rate),
-    (ModelQuotaExceededError, _tell_quota),
-    (ModelTimeoutError, _tell_time),
-    (ModelRequestTimeout, _tell_time),
-    (ModelConnectionError, _tell_connection),
-    (ModelHTTPError, _tell_status),
-    (ModelAPIError, _tell_unreadable),
-    (ContentFilterError, _tell_filter),
-    (IncompleteToolCall, _tell_cut),
-    (UnexpectedModelBehavior, _tell_behaviour),
+_DESCRIPTIONS: tuple[tuple[type[Exception], Callable[[Exception], str]], ...] = (
+    (ModelAuthenticationError, _describe_key),
+    (ModelNotFoundError, _describe_name),
+    (ModelRateLimitError, _describe_rate),
+    (ModelQuotaExceededError, _describe_quota),
+    (ModelTimeoutError, _describe_time),
+    (ModelRequestTimeout, _describe_time),
+    (ModelConnectionError, _describe_connection),
+    (ModelHTTPError, _describe_status),
+    (ModelAPIError, _describe_unreadable),
+    (ContentFilterError, _describe_filter),
+    (IncompleteToolCall, _describe_cut),
+    (UnexpectedModelBehavior, _describe_behaviour),
 )
 
 _CONNECTION_FAULTS: tuple[tuple[type[BaseException], str], ...] = (

@@ -1,8 +1,8 @@
 """Limit the bytes that a provider's HTTP client reads of one response, and mask the key in its errors.
 
 ``response_bounds`` limits parsed responses. An SDK reads a whole event or body into memory before it parses it,
-so this module limits the bytes as they arrive. An error may quote the key of its request. Masked here, the
-key reaches neither exceptions nor logs, replies and the database.
+so this module limits the bytes as they arrive. An error may quote the key of its request.
+This module masks the key, so that no exception, log, reply or database row contains it.
 """
 
 from __future__ import annotations

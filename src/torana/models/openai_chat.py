@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _OF_CLIENT = frozenset({"model", "stream", "timeout", "extra_headers", "extra_query"})
 
 
-def send_as_it_is(client: AsyncOpenAI) -> None:
+def send_unchanged(client: AsyncOpenAI) -> None:
     """Make this client send the options of a chat request unchanged in the body.
 
     The client checks every message against all message types and searches every field for names to convert and

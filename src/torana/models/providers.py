@@ -28,7 +28,9 @@ from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import EMBEDDINGS_BYTES, ProviderEmbedder
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.http_bounds import bound_http
-from torana.models.openai_chat import send_as_it_is
+from torana.models.listing import send_listed_tools_only
+from torana.models.openai_chat import send_unchanged
+from torana.models.openai_compatible import ChatModel, ChatProvider
 from torana.models.openai_embeddings import OpenAIEmbeddings
 from torana.models.response_bounds import RESPONSE_BYTES, bound_responses
 from torana.models.schemas import write_schemas_once
@@ -92,6 +94,9 @@ _SERVICES: Mapping[str, _Service] = {
     "vercel": _Service(keys=("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN")),
     "zai": _Service(keys=("ZAI_API_KEY",)),
 }
+
+#: The services that Torana's own client asks, and pydantic-ai's names of their providers.
+_OWN_CLIENT = {"openai-chat": "openai", "ollama": "ollama", "vllm": "vllm"}
 
 #: Variables whose values are passed to providers, so that no library reads them.
 KEY_VARIABLES = frozenset(key for service in _SERVICES.values() for key in service.keys)
@@ -180,15 +185,20 @@ class _Opener:
         self, service_name: str, model_name: str, service: _Service, arguments: Mapping[str, str]
     ) -> Model:
         try:
-            provide = cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))
-            provider = provide(**arguments)
-            model = infer_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
+            if service_name in _OWN_CLIENT:
+                provider = ChatProvider(_OWN_CLIENT[service_name], retries=self.retries, **arguments)
+                model = ChatModel(model_name, provider=provider)
+            else:
+                provide = cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))
+                provider = provide(**arguments)
+                model = infer_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
+                if service.extra is None:
+                    send_unchanged(provider.client)
         except ImportError as error:
             raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
         self._limit_client(provider)
-        if service.extra is None:
-            send_as_it_is(provider.client)
         write_schemas_once(model)
+        send_listed_tools_only(model)
         bound_responses(model, max_bytes=self.max_response_bytes)
         _leave_special_tokens(model)
         return model
@@ -207,6 +217,7 @@ class _Opener:
         except UserError as error:
             raise ConfigInvalid(_incomplete(name, service, error)) from error
         self._limit_client(provider)
+        send_listed_tools_only(model)
         bound_responses(model, max_bytes=self.max_response_bytes)
         _leave_special_tokens(model)
         return model

@@ -147,6 +147,11 @@ def _turn(row: _Row) -> dict[str, Any]:
             "inputTokens": row["input_tokens"],
             "outputTokens": row["output_tokens"],
             "costUsd": row["cost_usd"],
+            "estimatedInput": {
+                "instructions": row["instruction_tokens"],
+                "tools": row["tool_tokens"],
+                "history": row["history_tokens"],
+            },
         },
         "mergedInto": row["merged_into"],
         "createdAt": row["created_at"].isoformat(),

@@ -117,6 +117,14 @@ class Tokens:
             return None
         return await self._database.run(partial(_holder, digest=_digest(secret), now=self._clock()))
 
+    async def is_active(self, principal: Principal) -> bool:
+        """Return whether the token of a principal is still valid. Raises ``StoreUnavailable``."""
+        if principal.token is None:
+            return True
+        token_id = principal.name.partition(":")[2]
+        token = await self._database.run(partial(rows.get, token_id=token_id))
+        return token is not None and token.status(self._clock()) == "active"
+
     async def root(self, token_id: str) -> str:
         """Return the id for a token's rules and limits: the first id in its chain of rotations."""
         return await self._database.run(partial(rows.root, token_id=token_id))

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from torana.messages import Turn
 from torana.schedules.service import NewSchedule, Schedules
-from torana.schedules.words import describe_rule, say
+from torana.schedules.words import describe_rule, format_moment
 from torana.store.rows.schedules import Schedule
 from torana.tools.builtin.schedules import Planned, Wish
 
@@ -67,4 +67,4 @@ def _to_planned(schedule: Schedule) -> Planned:
 
 
 def _next(schedule: Schedule) -> str:
-    return say(schedule.due_at, ZoneInfo(schedule.timezone)) if schedule.due_at else "never"
+    return format_moment(schedule.due_at, ZoneInfo(schedule.timezone)) if schedule.due_at else "never"

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from torana.errors import Draining, GatewayError, StoreUnavailable
 from torana.messages import Inbound, Turn, utc_now
 from torana.schedules.service import following
-from torana.schedules.words import say
+from torana.schedules.words import format_moment
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import schedules as rows
 from torana.store.rows.schedules import Changed, Due, Schedule
@@ -96,11 +96,11 @@ class Ticker:
         Raises ``StoreUnavailable`` and ``Draining``; schedules that did not run are still due.
         """
         now = self._clock()
-        await self._mind_the_clock(now)
+        await self._check_clock(now)
         reminders, tasks = await self._database.run(partial(_find_due, now=now))
         for due in [*reminders, *tasks]:
             try:
-                await self._deal_with(due, now)
+                await self._process_due(due, now)
             except (StoreUnavailable, Draining):
                 raise
             except Exception as error:  # noqa: BLE001 - one broken schedule must not delay the others
@@ -130,7 +130,7 @@ class Ticker:
                 async with asyncio.timeout(pause):  # not wait_for, which may swallow a cancellation (3.11)
                     await self._woken.wait()
 
-    async def _mind_the_clock(self, now: datetime) -> None:
+    async def _check_clock(self, now: datetime) -> None:
         """Detect that the machine slept, or that its clock was set back."""
         before, self._looked = self._looked, now
         if before is not None and now - before > timedelta(seconds=_NAP) + PUNCTUAL:
@@ -147,10 +147,10 @@ class Ticker:
         await self._database.run(partial(rows.forget_ended, now=now))
         found = await self._database.run(partial(rows.ahead_of, now=now, tried_by=now + _LONGEST))
         # A due time takes 60 µs to compute: thousands of them would block the database's thread.
-        returned = await asyncio.to_thread(lambda: [_come_back(schedule, now) for schedule in found])
+        returned = await asyncio.to_thread(lambda: [_correct_due_time(schedule, now) for schedule in found])
         await self._database.run(partial(_settle_all, was=found, now=returned))
 
-    async def _deal_with(self, due: Due, now: datetime) -> None:
+    async def _process_due(self, due: Due, now: datetime) -> None:
         """Run a schedule, or record why it does not run."""
         schedule = due.schedule
         assert schedule.due_at is not None  # noqa: S101 - it was found by that
@@ -174,7 +174,7 @@ class Ticker:
             if text is None:
                 await self._turns.submit(inbound, also=also)
             else:
-                await self._turns.say(inbound, text, also=also)
+                await self._turns.store_answered(inbound, text, also=also)
         except Changed:
             return
         except (StoreUnavailable, Draining):
@@ -233,7 +233,7 @@ def _settle_all(connection: Connection, was: Sequence[Schedule], now: Sequence[S
                 rows.settle(connection, before, after)
 
 
-def _come_back(schedule: Schedule, now: datetime) -> Schedule:
+def _correct_due_time(schedule: Schedule, now: datetime) -> Schedule:
     """Correct a schedule that may have been changed while the clock was ahead."""
     assert schedule.due_at is not None  # noqa: S101 - it is active
     assert schedule.try_at is not None  # noqa: S101 - as above
@@ -296,4 +296,4 @@ def _inbound(schedule: Schedule, now: datetime) -> tuple[Inbound, str | None]:
 
 def _due(schedule: Schedule) -> str:
     assert schedule.due_at is not None  # noqa: S101 - as above
-    return say(schedule.due_at, ZoneInfo(schedule.timezone))
+    return format_moment(schedule.due_at, ZoneInfo(schedule.timezone))

@@ -126,9 +126,11 @@ def read_instant(text: str, *, now: datetime, zone: ZoneInfo) -> datetime:
             "“on Friday at 17:30” or “in 20 minutes”. Repeated times are a rule, not a time."
         )
     if moment <= now:
-        raise ScheduleInvalid(f"{say(moment, zone)} is in the past. The time is now {say(now, zone)}.")
+        raise ScheduleInvalid(
+            f"{format_moment(moment, zone)} is in the past. The time is now {format_moment(now, zone)}."
+        )
     if moment > now + HORIZON:
-        raise ScheduleInvalid(f"{say(moment, zone)} is more than {HORIZON.days // 365} years ahead.")
+        raise ScheduleInvalid(f"{format_moment(moment, zone)} is more than {HORIZON.days // 365} years ahead.")
     return moment
 
 
@@ -199,7 +201,7 @@ def _ordinal(number: str) -> str:
     return f"{number}{ending}"
 
 
-def say(moment: datetime, zone: ZoneInfo) -> str:
+def format_moment(moment: datetime, zone: ZoneInfo) -> str:
     """Format a moment with its zone: ``Monday, 2 March 2026 at 09:00 (Europe/Berlin)``."""
     there = moment.astimezone(zone)
     return f"{there:%A}, {there.day} {there:%B} {there.year} at {there:%H:%M} ({zone.key})"

@@ -6,18 +6,20 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
-
-from pydantic_ai.messages import ModelMessage
+from typing import TYPE_CHECKING, Any, Literal
 
 from torana.errors import NotFound
 from torana.messages import File, Turn
 from torana.paging import LARGEST_PAGE, MESSAGE_KEY, TIME_KEY, Page, cut, read_cursor
-from torana.sessions import history
+from torana.sessions.cutting import first_kept
 from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
 from torana.store.engine.database import Database
 from torana.store.rows import attachments, transcript
 from torana.store.rows import sessions as session_rows
+from torana.store.rows.transcript import Newest
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
 
 #: Maximum number of turns that ``Sessions.earlier`` reads, in total and at a time.
 _REACH, _READ = 500, 10
@@ -26,7 +28,7 @@ Speaker = Literal["user", "assistant", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class SessionText:
     """One message of a session."""
 
     speaker: Literal["user", "assistant"]
@@ -47,6 +49,8 @@ class HistoryWindow:
     shared: bool = False
     #: None if all messages are included, or the others are not summarised yet.
     before: str | None = None
+    #: The names of the tools that the session has opened, in order.
+    opened_tools: Sequence[str] = ()
 
 
 class Sessions:
@@ -62,29 +66,42 @@ class Sessions:
         Returns at most ``history_messages``, in whole turns, so that a tool call is not separated from its
         result. Of a single longer turn it returns the first and the last message. In a shared session each
         question starts with its user's name. ``before`` summarises older messages if a summary exists
-        (``Summaries``).
+        (``Summaries``); the messages then begin after it. Otherwise they begin at a place that changes only
+        after several turns (``first_kept``).
         """
+        # Imported here because it imports pydantic-ai, which the commands that list sessions do not need.
+        from torana.sessions import history
+
         limit = self._history_messages // 2 + 1
         work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
         newest = await self._database.run(work)
-        chosen = self._fit(newest.history)
+        chosen = self._fit(newest)
         is_cut = len(chosen) < len(newest.history) or len(newest.history) == limit
-        turns_of = [history.load(body, name_speakers=newest.shared) for body in chosen]
+        turns_of = [
+            history.at_place(history.load(body, name_speakers=newest.shared), place) for place, body in chosen
+        ]
         if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
             messages = [turns_of[0][0], turns_of[0][-1]]
         else:
             messages = [message for messages in turns_of for message in messages]
-        return HistoryWindow(messages=messages, shared=newest.shared, before=newest.summary if is_cut else None)
+        return HistoryWindow(
+            messages=messages,
+            shared=newest.shared,
+            before=newest.summary if is_cut else None,
+            opened_tools=newest.opened_tools,
+        )
 
     async def files(self, owner: str, turn_id: str) -> list[File]:
         """Return the stored files of the message of the owner's turn, in order."""
         return await self._database.run(partial(attachments.of_turn, owner=owner, turn_id=turn_id))
 
-    async def earlier(self, turn: Turn, *, speaker: Speaker, newest: bool) -> AsyncGenerator[Sequence[Said]]:
+    async def earlier(
+        self, turn: Turn, *, speaker: Speaker, newest: bool
+    ) -> AsyncGenerator[Sequence[SessionText]]:
         """Yield messages of at most 500 turns before this turn, starting with the newest or the first.
 
         Messages from before the session was last reset are left out. A few turns are read at a time, on demand,
-        and of each message only what a search reads.
+        with only the columns that a search needs.
         """
         for skipped in range(0, _REACH, _READ):
             rows = await self._database.run(
@@ -98,20 +115,31 @@ class Sessions:
                     skipped=skipped,
                 )
             )
-            said = [message for row in rows for message in _said_in(row, newest=newest)]
+            said = [message for row in rows for message in _texts_in(row, newest=newest)]
             yield [item for item in said if speaker in ("any", item.speaker)]
             if len(rows) < _READ:
                 return
 
     async def list_sessions(
-        self, owner: str, *, channel: str | None, user: str | None, limit: int, after: str | None
+        self,
+        owner: str,
+        *,
+        channel: str | None,
+        user: str | None,
+        archived: bool | None = None,
+        limit: int,
+        after: str | None,
     ) -> Page[Session]:
-        """Return the owner's sessions, last used first, optionally of a channel or with turns of a user."""
+        """Return the owner's sessions, last used first, optionally of a channel or with turns of a user.
+
+        ``archived`` None selects archived and other sessions.
+        """
         work = partial(
             session_rows.list_sessions,
             owner=owner,
             channel=channel,
             user=user,
+            archived=archived,
             before=read_cursor(after, TIME_KEY),
             limit=limit + 1,
         )
@@ -160,21 +188,19 @@ class Sessions:
                 return
             after = page.next
 
-    def _fit(self, newest_first: Sequence[tuple[bytes, int]]) -> list[bytes]:
-        """Return as many whole turns as fit, oldest first; always the newest turn."""
-        chosen: list[bytes] = []
-        room = self._history_messages
-        for body, count in newest_first:
-            if chosen and count > room:
-                break
-            chosen.append(body)
-            room -= count
-        return chosen[::-1]
+    def _fit(self, newest: Newest) -> list[tuple[int, bytes]]:
+        """Return the places and messages of the turns that fit, oldest first; always the newest turn."""
+        rows = newest.history[::-1]
+        if sum(count for _, _, count in rows) > self._history_messages:
+            rows = [row for row in rows if row[0] > newest.summary_to] or rows[-1:]
+        counts = [count for _, _, count in rows]
+        first = first_kept(counts, [place for place, _, _ in rows], self._history_messages)
+        return [(place, body) for place, body, _ in rows[first:]]
 
 
-def _said_in(row: Mapping[Any, Any], *, newest: bool) -> list[Said]:
+def _texts_in(row: Mapping[Any, Any], *, newest: bool) -> list[SessionText]:
     """Return the messages of a turn's row, in order or the latest first."""
-    pair = [Said(speaker="user", user=row["user"], text=row["content"], at=row["created_at"])]
+    pair = [SessionText(speaker="user", user=row["user"], text=row["content"], at=row["created_at"])]
     if row["reply"]:
         pair.append(replace(pair[0], speaker="assistant", text=row["reply"]))
     return pair[::-1] if newest else pair

@@ -39,6 +39,9 @@ _SPEAKER = "user"
 #: Metadata key of the turns whose files a request contains, by the index of the part.
 _FILES = "files"
 
+#: Metadata key of a turn's place in its session's history; set for the model only, not stored.
+_PLACE = "place"
+
 #: The text between a message and its files.
 _BEHIND = "Attachments of this message:"
 
@@ -101,6 +104,21 @@ def load(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
     return [
         _with_speaker_names(message) if isinstance(message, ModelRequest) else message for message in messages
     ]
+
+
+def at_place(messages: Sequence[ModelMessage], place: int) -> list[ModelMessage]:
+    """Return the messages of one turn with its place in the session's history on the first message."""
+    if not messages:
+        return []
+    first = messages[0]
+    if not isinstance(first, ModelRequest):
+        return list(messages)
+    return [replace(first, metadata={**(first.metadata or {}), _PLACE: place}), *messages[1:]]
+
+
+def place_of(message: ModelMessage) -> int | None:
+    """Return the place of the turn that begins with this message; None for every other message."""
+    return (message.metadata or {}).get(_PLACE)
 
 
 def without_private_data(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

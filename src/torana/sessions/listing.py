@@ -15,8 +15,9 @@ class Session:
     id: str
     owner: str
     channel: str
-    #: The beginning of its first message; None if unknown.
+    #: The title that a user set, or the beginning of its first message; None if unknown.
     title: str | None
+    archived_at: datetime | None
     turns: int
     created_at: datetime
     updated_at: datetime
@@ -41,6 +42,7 @@ def session_of(row: Mapping[Any, Any]) -> Session:
         owner=row["owner"],
         channel=row["channel"],
         title=row["title"],
+        archived_at=row["archived_at"],
         turns=row["next_seq"] - 1,
         created_at=row["created_at"],
         updated_at=row["updated_at"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,12 @@ from torana.store.rows.transcript import Unsummarised
 _MESSAGE_CHARS = 2_000
 _TOOL_CHARS = 300
 _ALL_CHARS = 48_000
+
+#: Maximum characters of a summary; the rest is cut off.
+_SUMMARY_CHARS = 6_000
+
+#: Stored bytes of the messages for which the window has room, per token of the room that they have at least.
+_BYTES_PER_TOKEN = 16
 
 #: Maximum stored bytes that are read at once.
 _READ_BYTES = 1_000_000
@@ -51,9 +57,22 @@ class Summaries:
     of one summary request is bounded.
     """
 
-    def __init__(self, *, database: Database, history_messages: int) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        history_messages: int,
+        message_room: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """``message_room`` returns the tokens that the model's window has for messages at least, if known."""
         self._database = database
         self._room = history_messages
+        self._message_room = message_room
+
+    @property
+    def summary_chars(self) -> int:
+        """Return the maximum characters of a summary."""
+        return self._bounded(_SUMMARY_CHARS, 2)
 
     async def overdue(self, turn: Turn) -> Overdue | None:
         """Return the part of the session to summarise, or None."""
@@ -64,10 +83,10 @@ class Summaries:
         if known is None or not chosen:
             return None
         bodies = await self._database.run(partial(transcript.bodies, **place, first=chosen[0], last=chosen[-1]))
-        text, to = _transcript(bodies)
+        text, to = _transcript(bodies, self._bounded(_ALL_CHARS, 8))
         return Overdue(turn=turn, summary=known.summary, transcript=text, to=to, known=known)
 
-    async def keep(self, overdue: Overdue, text: str) -> bool:
+    async def store(self, overdue: Overdue, text: str) -> bool:
         """Store the summary; return False if the session was reset, deleted or summarised in the meantime."""
         return await self._database.run(
             partial(
@@ -83,28 +102,37 @@ class Summaries:
     def _chosen(self, rows: Sequence[tuple[int, int, int]]) -> list[int]:
         """Return the places of the rows to summarise; never the newest row."""
         left = sum(messages for _, messages, _ in rows)
+        bytes_left = sum(length for _, _, length in rows)
+        bytes_room = self._bounded(_READ_BYTES, _BYTES_PER_TOKEN)
         chosen: list[int] = []
         size = 0
-        if left <= self._room:
+        if left <= self._room and bytes_left <= bytes_room:
             return chosen
         for seq, messages, length in rows[:-1]:
             size += length
-            if left <= self._room // 2 or (chosen and size > _READ_BYTES):
+            is_short = left <= self._room // 2 and bytes_left <= bytes_room // 2
+            if is_short or (chosen and size > _READ_BYTES):
                 break
             chosen.append(seq)
             left -= messages
+            bytes_left -= length
         return chosen
 
+    def _bounded(self, limit: int, per_token: int) -> int:
+        """Return the limit, or less if the model's window is small."""
+        room = self._message_room()
+        return limit if room is None else min(limit, room * per_token)
 
-def _transcript(bodies: Sequence[tuple[int, bytes]]) -> tuple[str, int]:
+
+def _transcript(bodies: Sequence[tuple[int, bytes]], limit: int) -> tuple[str, int]:
     """Return as many turns as text as the limit allows, and the place of the last one."""
     told: list[str] = []
-    room, to = _ALL_CHARS, 0
+    room, to = limit, 0
     for seq, body in bodies:
         text = "\n".join(line for message in history.load(body) for line in _lines(message))
         if told and len(text) > room:
             break
-        told.append(_truncate(text, _ALL_CHARS))
+        told.append(_truncate(text, limit))
         room -= len(text)
         to = seq
     return "\n".join(told), to

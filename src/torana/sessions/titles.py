@@ -1,10 +1,13 @@
-"""Derive a session's title from the beginning of its first message."""
+"""The titles of sessions: from the beginning of the first message, or chosen by a user."""
 
 from __future__ import annotations
 
 from torana.characters import BIDI, CONTROLS, char_class
 
 _LONGEST = 60
+
+#: Maximum characters of a title that a user chooses.
+OWN_LIMIT = 100
 
 #: Characters that are removed.
 _HIDDEN = char_class("\n\r", CONTROLS, BIDI)
@@ -19,6 +22,11 @@ def title_of(content: str) -> str | None:
     head = first[: _LONGEST + 1]
     whole_words = head.rpartition(" ")[0] or first[:_LONGEST]
     return f"{whole_words} …"
+
+
+def own_title(text: str) -> str:
+    """Return a title that a user chose, on one line without invisible characters."""
+    return _line(" ".join(text.splitlines()))
 
 
 def _line(text: str) -> str:

@@ -117,7 +117,7 @@ def serialize_needs(needs: Needs) -> str:
     return json.dumps(asdict(needs), sort_keys=True)
 
 
-def apart(items: Iterable[Item], disabled: Collection[str]) -> list[Item]:
+def without_disabled(items: Iterable[Item], disabled: Collection[str]) -> list[Item]:
     """Return the items whose slugs are not disabled."""
     return [item for item in items if item.slug not in disabled]
 

@@ -17,7 +17,7 @@ from torana.characters import escape_unprintable
 from torana.skills.errors import SkillInvalid
 from torana.skills.folder import SkillFile, find_files
 from torana.skills.format.manifest import Needs
-from torana.skills.scanner import KINDS, suspects
+from torana.skills.scanner import KINDS, find_suspicious
 from torana.skills.skill import Skill
 
 FINDINGS_LIMIT = 200
@@ -167,7 +167,7 @@ def _in_text(name: str, text: str) -> Iterator[ReportFinding]:
             yield ReportFinding(kind="long-line", file=name, line=number, excerpt=f"{len(line):,} characters")
         for start in range(0, max(len(line), 1), _PIECE):
             piece = line[start : start + _PIECE + _OVERLAP]
-            for kind, at in suspects(piece):
+            for kind, at in find_suspicious(piece):
                 around = piece[max(0, at - 20) : at + _EXCERPT].strip()
                 yield ReportFinding(kind=kind, file=name, line=number, excerpt=_format_line(around)[:_EXCERPT])
 

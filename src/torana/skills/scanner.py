@@ -41,7 +41,7 @@ class _Pattern:
     found: re.Pattern[str]
 
 
-def suspects(line: str) -> Iterator[tuple[str, int]]:
+def find_suspicious(line: str) -> Iterator[tuple[str, int]]:
     """Yield the kind and position of each match in a line."""
     if len(line) < _SHORTEST and line.isascii():
         return

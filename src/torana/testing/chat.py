@@ -39,7 +39,7 @@ class _Message:
 
 
 @dataclass
-class _Said:
+class _SentMessage:
     heard: IncomingMessage
     taken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -102,8 +102,8 @@ class Chat(Platform):
         #: If set, calls of the platform wait for this event.
         self.gate: asyncio.Event | None = None
         self._refuses = False
-        self._said: list[_Said] = []
-        self._all: dict[str, _Said] = {}
+        self._said: list[_SentMessage] = []
+        self._all: dict[str, _SentMessage] = {}
         self.screen = _Screen(able)
         self._changed = asyncio.Condition()
         self._connection = 0
@@ -138,12 +138,12 @@ class Chat(Platform):
             attachments=(*attachments, *([] if file is None else [_attachment(*file)])),
             said_at=said_at,
         )
-        self._all[heard.id] = said = _Said(heard)
-        await self._tell(said)
+        self._all[heard.id] = said = _SentMessage(heard)
+        await self._deliver(said)
         return heard.id
 
     async def repeat(self, message: str) -> None:
-        await self._tell(_Said(self._all[message].heard))
+        await self._deliver(_SentMessage(self._all[message].heard))
 
     async def until_taken(self, message: str) -> None:
         """Wait until the connector has acknowledged a message."""
@@ -194,14 +194,14 @@ class Chat(Platform):
         self._here = self._connection
         self._said = [said for said in self._all.values() if not said.taken.is_set()]
 
-    async def next(self) -> _Said:
+    async def next(self) -> _SentMessage:
         async with self._changed:
             await self._changed.wait_for(lambda: self._said or self._connection != self._here)
         if self._connection != self._here:
             raise ConnectionError("the connection was cut")
         return self._said.pop(0)
 
-    async def take(self, said: _Said) -> None:
+    async def take(self, said: _SentMessage) -> None:
         """Acknowledge a message, so that it is not repeated."""
         self._all[said.heard.id].taken.set()
 
@@ -224,7 +224,7 @@ class Chat(Platform):
         """Delete a message, as a user does."""
         self.screen.remove(shown_as)
 
-    async def _tell(self, said: _Said) -> None:
+    async def _deliver(self, said: _SentMessage) -> None:
         self._said.append(said)
         await self._notify()
 

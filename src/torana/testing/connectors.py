@@ -129,7 +129,7 @@ class Platform(ABC):
 
     async def refuse_login(self) -> None:
         """Reject the account's credentials from now on."""
-        pytest.skip("this platform knows no credentials")
+        pytest.skip("this platform has no credentials")
 
     def changed(self, event: Any) -> Any:
         """Return the event as ``change`` changes it; a platform with JSON events sends this one."""
@@ -301,7 +301,7 @@ class _IncomingContract:
     async def test_what_was_not_taken_is_told_again(self, platform: Platform) -> None:
         """A message is acknowledged after it is processed, not before."""
         if not platform.tells_again:
-            pytest.skip("this platform tells everything once")
+            pytest.skip("this platform delivers each message once")
         async with listening(platform) as line:
             line.broken = True
             await platform.say("do not lose me")
@@ -314,7 +314,7 @@ class _IncomingContract:
     async def test_a_message_that_takes_long_holds_up_no_other_chat(self, platform: Platform) -> None:
         """A slow message, for example with a slow file, is acknowledged after it is processed."""
         if not platform.concurrently:
-            pytest.skip("this platform is told of all messages together, or tells one after the other")
+            pytest.skip("this platform delivers all messages together, or one after the other")
         async with listening(platform) as line:
             line.gate = asyncio.Event()
             await platform.say("slow", sender="ana")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from torana.messages import Turn
+from torana.tools.opened import OpenedTools
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,6 +28,7 @@ class ToolContext:
     may_recall: bool
     timezone: ZoneInfo
     clock: Callable[[], datetime]
+    opened_tools: OpenedTools = field(default_factory=OpenedTools)
 
 
 def tool(*, idempotent: bool, permission: Permission = "allow") -> Callable[[F], F]:

@@ -88,7 +88,7 @@ class Rules:
             )
         return PermissionVerdict(permission=call.promised, why="the tool's default")
 
-    def is_out_of_reach(self, call: Calling) -> bool:
+    def is_always_denied(self, call: Calling) -> bool:
         """Return whether the tool is denied for all arguments, so that it can be hidden from the model.
 
         The tool that runs scripts also falls under the rules of the skill in its arguments.
@@ -97,7 +97,7 @@ class Rules:
         calls = [call, *(replace(call, skills={skill}) for skill in named)]
         return all(self.verdict(one).permission == "deny" for one in calls)
 
-    def strangers(self, tools: Iterable[str]) -> list[str]:
+    def unknown_tools(self, tools: Iterable[str]) -> list[str]:
         """Return the names in rules, except patterns, that no tool has: misspelt or missing tools."""
         known = set(tools)
         named = (rule.tool for rule in self._rules)

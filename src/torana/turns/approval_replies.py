@@ -19,7 +19,7 @@ def read_answer(content: str) -> bool | None:
     return True if word in _YES else False if word in _NO else None
 
 
-def asked_of(approval: Approval) -> dict[str, Any]:
+def approval_event_data(approval: Approval) -> dict[str, Any]:
     """Return the data of an ``approval.required`` event."""
     return {
         "id": approval.id,

@@ -99,7 +99,7 @@ class Approvals:
         If there is no person to ask, the call is denied at once and only the step is stored. ``opened``
         receives the approval if it is open.
         """
-        if not self._is_there(turn):
+        if not self._can_be_asked(turn):
             await keep(lambda _: None)
             return ApprovalDecision(approved=False, reason=_NOBODY)
         key = (turn.id, question.step, question.call_id)
@@ -176,7 +176,7 @@ class Approvals:
         if waiting is not None:
             waiting.woken.set()
 
-    def _is_there(self, turn: Turn) -> bool:
+    def _can_be_asked(self, turn: Turn) -> bool:
         """Return whether a person can be asked: an HTTP caller, or a chat on a platform."""
         if turn.account is not None:
             return turn.place is not None and self._can_ask(turn.account)
@@ -222,7 +222,7 @@ class Approvals:
         if choice.arguments is not None and found.state == "open":
             await self._check(found, choice.arguments)
         verdict = _verdict(choice, by=act.principal, at=self._clock())
-        approval = await self._carried_out(partial(_decide, approval=found, verdict=verdict, act=act))
+        approval = await self._complete_decision(partial(_decide, approval=found, verdict=verdict, act=act))
         if approval.id != found.id:
             raise ApprovalChanged
         if (approval.state, approval.edited) != (verdict.state, verdict.edited):
@@ -235,7 +235,7 @@ class Approvals:
             raise NotWaiting
         await waiting.question.check(arguments)
 
-    async def _carried_out(self, work: Work[Approval]) -> Approval:
+    async def _complete_decision(self, work: Work[Approval]) -> Approval:
         """Return the decided approval; the decision completes even if the caller is cancelled."""
 
         async def both() -> Approval:
@@ -299,7 +299,7 @@ def find_unanswered(connection: Connection, inbound: Inbound, now: datetime) -> 
     """
     if inbound.account is None:
         return next(iter(rows.open_to(connection, inbound, now=now)), None)
-    return rows.said_to(connection, inbound, now=now)
+    return rows.oldest_sent_to(connection, inbound, now=now)
 
 
 def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:
@@ -309,12 +309,12 @@ def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:
         connection, turn, question_text(approval.tool, approval.arguments), at=at
     )
     if number is not None:
-        rows.say(connection, approval, number, approval.expires_at)
+        rows.record_question(connection, approval, number, approval.expires_at)
 
 
 def _open(connection: Connection, turn: Turn, new: Approval, said: str) -> Approval:
     approval = rows.ask(connection, new)
-    _say_next(connection, turn, new.created_at, expires_at=new.expires_at, said=said)
+    _send_next_question(connection, turn, new.created_at, expires_at=new.expires_at, said=said)
     return approval
 
 
@@ -323,13 +323,13 @@ def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime,
     if found.state == "open" and found.expires_at > now + lasts:  # the clock was set back
         found = rows.expire_at(connection, found, now + lasts)
     if found.state == "expired" and turn.place is not None:
-        rows.lapse(connection, turn.id, now)
+        rows.expire_unsent(connection, turn.id, now)
     elif found.state in ("approved", "denied"):
-        _say_next(connection, turn, now, expires_at=now + lasts)
+        _send_next_question(connection, turn, now, expires_at=now + lasts)
     return found
 
 
-def _say_next(
+def _send_next_question(
     connection: Connection, turn: Turn, at: datetime, *, expires_at: datetime, said: str = ""
 ) -> None:
     """Send the turn's chat its next question. A chat has one question at a time, so that a yes is unambiguous.
@@ -339,14 +339,14 @@ def _say_next(
     """
     if turn.place is None:
         return
-    question = rows.to_say(connection, turn.id, at)
+    question = rows.next_question(connection, turn.id, at)
     if question is None:
         return
     untold = said[rows.count_delivered_characters(connection, turn.id, but=question) :].strip()
     text = "\n\n".join(filter(None, [untold, question_text(question.tool, question.arguments)]))
     number = deliveries.add_question(connection, turn, text, at=at)
     if number is not None:
-        rows.say(connection, question, number, expires_at)
+        rows.record_question(connection, question, number, expires_at)
 
 
 def _decide(connection: Connection, approval: Approval, verdict: ApprovalVerdict, act: Act) -> Approval:

@@ -13,7 +13,7 @@ from torana.store.rows import idempotency_keys
 from torana.store.rows import sessions as session_rows
 from torana.store.rows import turns as rows
 from torana.store.rows.approval_questions import question_text
-from torana.store.rows.approvals import Approval, is_lost
+from torana.store.rows.approvals import Approval, may_be_unsent
 from torana.store.rows.audit import Act
 from torana.store.rows.turns import NewTurn
 from torana.turns.approval_replies import read_answer
@@ -88,7 +88,7 @@ class Commands:
 
         The answer decides one question, once, in the transaction that stores the message; a repeated message is
         the same turn. If its sender cannot have seen the open question, the answer does not count and the
-        sender is told so. Over HTTP the reply then repeats the question, and the next answer counts.
+        reply says so. Over HTTP the reply also repeats the question, and the next answer counts.
         """
         approve = read_answer(inbound.content)
         if approve is None or inbound.channel is None:
@@ -133,7 +133,7 @@ def _explain_not_counted(connection: Connection, inbound: Inbound, new: NewTurn)
     if inbound.account is None:
         text = f"{_NOT_SHOWN}\n\n{question_text(approval.tool, approval.arguments)}"
         return idempotency_keys.answer_at_once(connection, inbound, new, text), None
-    once_more = is_lost(connection, approval)
+    once_more = may_be_unsent(connection, approval)
     turn = idempotency_keys.answer_at_once(connection, inbound, new, _ONCE_MORE if once_more else _TOO_EARLY)
     if once_more:
         ask_again(connection, approval, new.at)

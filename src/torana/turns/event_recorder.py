@@ -41,12 +41,17 @@ class EventRecorder:
         """Return the turn's end with its costs. ``stopped``: the model request was interrupted."""
         if self._journal is None:
             return ending
+        self._journal.timings.end_all("failed" if ending.state == "failed" else "interrupted")
         written = None
         if stopped and self._journal.was_asking:
             said = "".join(self._pieces[self._request_start :])
             written = len(said.encode()) + self._journal.unsaid
         return replace(
-            ending, spent=self._journal.owed, stopped_at=written, stopped_request=self._journal.asked
+            ending,
+            spent=self._journal.owed,
+            stopped_at=written,
+            stopped_request=self._journal.asked,
+            times=self._journal.timings.unstored(),
         )
 
     def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:

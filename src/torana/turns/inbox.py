@@ -141,19 +141,19 @@ class Turns:
             answered = await self._shielded(self._answer_question(inbound))
             if answered is not None:
                 return answered
-        await self._database.check_kept()
+        await self._database.check_pending_writes()
         self.check_accepting()  # the gateway may have begun to stop
         self._queue.check(inbound, [*self.live, *filter(None, self._writing.values())])
         return await self._shielded(self._submit(inbound, rates, also), inbound)
 
-    async def say(self, inbound: Inbound, text: str, *, also: InTransaction) -> Turn:
+    async def store_answered(self, inbound: Inbound, text: str, *, also: InTransaction) -> Turn:
         """Store a message together with its reply, without the agent, and deliver the reply.
 
         It does not wait for running turns of its session; later turns show both to the model. ``also`` is as in
         ``submit``. Raises ``Draining`` or ``StoreUnavailable``; then nothing was stored.
         """
         self.check_accepting()
-        return await self._shielded(self._say(inbound, text, also))
+        return await self._shielded(self._store_answered(inbound, text, also))
 
     async def cancel(self, owner: str, turn_id: str, *, act: Act | None = None) -> Turn:
         """Stop a queued or running turn, and return it after its end. A turn that has ended stays as it is.
@@ -170,7 +170,7 @@ class Turns:
         ``act`` is recorded in the audit record if the turn belongs to a user. Raises ``NotFound``,
         ``NotFailed`` for a turn that did not fail, ``QueueFull``, ``Overloaded`` and ``BudgetSpent``.
         """
-        await self._database.check_kept()
+        await self._database.check_pending_writes()
         self.check_accepting()
         return await self._shielded(self._retry(owner, turn_id, act))
 
@@ -203,7 +203,7 @@ class Turns:
         turn = accepted.turn
         if admitted is None:
             return Submitted(turn=turn, new=False)
-        self._budgets.tell(admitted.warned)
+        self._budgets.log_warnings(admitted.warned)
         _log.info("turn_accepted", extra={"turn_id": turn.id, "session_id": turn.session_id})
         self._begin(turn, request=admitted.request)
         if accepted.interrupts is not None:
@@ -212,7 +212,7 @@ class Turns:
             self._runner.steer(accepted.steers)
         return Submitted(turn=turn, new=True, standings=admitted.standings)
 
-    async def _say(self, inbound: Inbound, text: str, also: InTransaction) -> Turn:
+    async def _store_answered(self, inbound: Inbound, text: str, also: InTransaction) -> Turn:
         new = self._new(inbound)
         kept = history.dump(history.exchange(inbound.content, text), speaker=inbound.user)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -17,7 +18,9 @@ from torana.messages import Turn, Usage
 from torana.sessions import history
 from torana.store.engine.database import Connection, Work
 from torana.store.rows import journal as rows
+from torana.store.rows.reports import timings
 from torana.store.rows.turns import take_steers
+from torana.turns.timings import RequestTime, TurnTimings
 
 T = TypeVar("T")
 
@@ -68,6 +71,7 @@ class TurnJournal:
         self._on_settled = on_settled
         self._asking = asking
         self._refusal: BudgetSpent | None = None
+        self.timings = TurnTimings(turn, usage_of=budgets.prices.usage)
         self._request = request
         #: Estimated tokens of the last model request.
         self.asked: int | None = None
@@ -115,10 +119,12 @@ class TurnJournal:
         await self._keep(step, lambda _: None)
 
     async def start(self, call: Call, step: Step | None) -> None:
-        self._note(await self._run(partial(self._start, call=call, step=step)))
+        self.timings.begin_call(call.step, call.id, call.tool)
+        self._note(await _persist(self._run, self.timings, partial(self._start, call=call, step=step)))
 
     async def finish(self, call: Call) -> None:
-        self._note(await self._run(partial(self._finish, call=call)))
+        self.timings.end_call(call.step, call.id, "completed" if call.state == "completed" else "failed")
+        self._note(await _persist(self._run, self.timings, partial(self._finish, call=call)))
         self._on_settled()
 
     async def ask(self, question: Question, step: Step | None) -> ApprovalDecision:
@@ -133,6 +139,9 @@ class TurnJournal:
         self.asked = request.likely
         if self._refusal is None:
             self._note(await self._run(partial(self._hold, request=request)))
+
+    def request(self, step: int) -> AbstractContextManager[RequestTime]:
+        return self.timings.request(step)
 
     def check_budgets(self) -> None:
         if self._refusal is not None:
@@ -149,7 +158,7 @@ class TurnJournal:
         def both(connection: Connection) -> tuple[Settled, T]:
             return self._settle(connection, step), work(connection)
 
-        settled, result = await self._run(both)
+        settled, result = await _persist(self._run, self.timings, both)
         self._note(settled)
         self._on_settled()
         return result
@@ -178,8 +187,21 @@ class TurnJournal:
         return settled
 
     def _note(self, settled: Settled) -> None:
-        self._budgets.tell(settled.warned)
+        self._budgets.log_warnings(settled.warned)
         self._refusal = self._refusal or settled.refusal
+
+
+async def _persist(run: Persists, noted: TurnTimings, work: Work[T]) -> T:
+    """Execute a transaction that also stores the times so far."""
+    times = noted.unstored()
+
+    def both(connection: Connection) -> T:
+        timings.store(connection, times)
+        return work(connection)
+
+    result = await run(both)
+    noted.note_stored(times)
+    return result
 
 
 def settled_text(connection: Connection, turn: Turn) -> str:

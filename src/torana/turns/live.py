@@ -14,9 +14,11 @@ from torana.limits.request_tokens import RequestTokens
 from torana.measurements import Measurements
 from torana.messages import Turn
 from torana.tracing import SpanPlace
+from torana.turns.events.activity import Activity
 from torana.turns.events.base import EventLog
 from torana.turns.outcomes import draining_error
 from torana.turns.slots import Slot
+from torana.turns.timings import TurnTimings
 
 _BLOCKED = (
     "The session is blocked: the gateway could not store the end of a turn. Its log has the "
@@ -44,6 +46,8 @@ class LiveTurn:
     cancelled: bool = False
     #: The user added a message to the running turn.
     steered: bool = False
+    #: The times of the current attempt, once its journal is open.
+    timings: TurnTimings | None = None
     #: Set while the database cannot be written.
     delayed: asyncio.Event = field(default_factory=asyncio.Event)
     #: The first model request, for which the accepting transaction reserved tokens.
@@ -65,7 +69,7 @@ class LiveTurn:
         return self.slot is not None and self.slot.away > 0
 
     def abandon(self, error: Exception) -> None:
-        """Tell the waiting callers that the turn does not end in this process."""
+        """End the waits of callers with an error: the turn does not end in this process."""
         self.ending.set_exception(error)
         self.ending.exception()  # asyncio warns of an exception that no caller retrieves
         self.settled.set()
@@ -83,6 +87,7 @@ class LiveTurns:
     ) -> None:
         """Call ``on_end`` with every turn that ends; it must not block."""
         self.log = log
+        self.activity = Activity()
         self.measurements = measurements or Measurements()
         self._on_end = on_end
         self._live: dict[str, LiveTurn] = {}
@@ -132,6 +137,7 @@ class LiveTurns:
         """
         ending = asyncio.get_running_loop().create_future()
         self._live[turn.id] = LiveTurn(turn=turn, ending=ending, request=request)
+        self.activity.publish_turn("turn.accepted", turn, state=turn.state)
         attempt = turn.attempt + (turn.state == "queued")
         self.log.open(turn.id, attempt=attempt)
         if attempt == 1:
@@ -142,6 +148,7 @@ class LiveTurns:
     def begin(self, one: LiveTurn) -> None:
         """Note that the agent begins to run a turn."""
         one.begun = True
+        self.activity.publish_turn("turn.started", one.turn)
         with self.measurements.tracer.span("queue", SpanPlace(since=one.since)):
             pass
         self.measurements.add("queue", time.monotonic() - one.since)
@@ -160,6 +167,8 @@ class LiveTurns:
             if ended.merged_into is not None and ended.reply:  # the deltas belong to the other turn's log
                 self.log.append(ended.id, "message.snapshot", {"text": ended.reply})
             self.log.append(ended.id, ended.last_event, {})
+        failure = ended.failure and ended.failure.code
+        self.activity.publish_turn("turn.ended", ended, state=ended.state, error=failure)
         if self._on_end is not None:
             try:
                 self._on_end(ended)
@@ -188,8 +197,9 @@ class LiveTurns:
         return StoreUnavailable(_BLOCKED) if session_id in self._blocked else draining_error()
 
     def close(self) -> None:
-        """Close the event logs, and tell the waiting callers that the gateway stops."""
+        """Close the event logs, and end the waits of callers with an error."""
         self.log.close()
+        self.activity.close()
         for one in self._live.values():
             one.abandon(draining_error())
         self._live.clear()

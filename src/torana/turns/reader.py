@@ -10,10 +10,17 @@ from typing import NoReturn
 
 from torana.errors import Erased, NotFound
 from torana.messages import Inbound, Turn, TurnEvent
+from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store.engine.database import Database
 from torana.store.rows import idempotency_keys, session_deletion
 from torana.store.rows import turns as rows
+from torana.store.rows.reports import timings, turn_lists
+from torana.store.rows.reports.timings import StepTime
+from torana.store.rows.reports.turn_lists import TurnFilter
 from torana.turns.live import LiveTurns
+
+#: The number of characters of a message in a list of turns.
+EXCERPT = 200
 
 
 class TurnReader:
@@ -47,6 +54,26 @@ class TurnReader:
         turn = await self._database.run(partial(rows.get, owner=owner, turn_id=turn_id))
         return turn or await self.raise_missing(owner, turn_id)
 
+    async def list_turns(
+        self, owner: str, which: TurnFilter, *, limit: int, after: str | None = None
+    ) -> Page[Turn]:
+        """Return the owner's turns, the newest first, without replies and with the beginnings of messages.
+
+        Raises ``InvalidField`` for an invalid cursor.
+        """
+        before = read_cursor(after, TIME_KEY)
+        work = partial(
+            turn_lists.newest, owner=owner, which=which, before=before, limit=limit + 1, excerpt=EXCERPT
+        )
+        return cut(await self._database.run(work), limit, lambda turn: (turn.created_at, turn.id), TIME_KEY)
+
+    async def steps(self, owner: str, turn_id: str) -> list[StepTime]:
+        """Return the steps of the owner's turn by their start. Raises as ``get`` does."""
+        await self.get(owner, turn_id)
+        one = self._live.get(turn_id)
+        live = one.timings.times() if one is not None and one.timings is not None else ()
+        return await self._database.run(partial(timings.of_turn, turn_id=turn_id, live=live))
+
     async def raise_missing(self, owner: str, turn_id: str) -> NoReturn:
         """Raise ``Erased`` for a turn that was deleted, else ``NotFound``."""
         if await self._database.run(partial(session_deletion.is_erased, owner=owner, turn_id=turn_id)):
@@ -75,11 +102,11 @@ class TurnReader:
     async def events(self, turn: Turn, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Yield the turn's events after the event ``after`` until the turn ends.
 
-        The first event of a turn is ``turn.accepted``. If the log does not know the turn, events are made from
+        The first event of a turn is ``turn.accepted``. If the log has no events of the turn, they are made from
         its row.
         """
         log = self._live.log
-        if not log.knows(turn.id):
+        if not log.has_events(turn.id):
             for event in _events_of_row(await self.get(turn.owner, turn.id)):
                 yield event
             return

@@ -52,7 +52,7 @@ class Recovery:
         A turn that two processes crashed on runs alone, until it has settled a step or ended; all other turns
         wait for that. So a message that crashes the process is identified, and other turns are not blamed.
         """
-        self._budgets.tell(await self._database.run(self._budgets.charge_interrupted))
+        self._budgets.log_warnings(await self._database.run(self._budgets.charge_interrupted))
         for turn in await self._database.run(rows.list_interrupted):
             await self._end(turn, cut_off(turn, await self._settled_text(turn), self._clock()))
         unfinished = await self._database.run(rows.recover)

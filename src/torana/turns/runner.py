@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import Context
@@ -23,7 +24,7 @@ from torana.store.rows.approvals import Approval
 from torana.store.rows.turns import Ending
 from torana.telemetry import bind
 from torana.tracing import SpanDetails, SpanPlace
-from torana.turns.approval_replies import asked_of
+from torana.turns.approval_replies import approval_event_data
 from torana.turns.approvals import Approvals
 from torana.turns.event_recorder import EventRecorder
 from torana.turns.journal import Persists, TurnJournal, settled_text
@@ -206,6 +207,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - as below
             return self._failed(error)
         recorder.begin(journal)
+        one.timings = journal.timings
+        one.timings.begin_queue(waited=time.monotonic() - one.since)
         if one.cancelled:  # before the agent could be started
             return cut_off(turn, recorder.text, self._clock())
         ending, stopped = await self._run_agent(turn, one, recorder, slot, journal)
@@ -220,6 +223,7 @@ class Runner:
             try:
                 async with slot:
                     self.live.begin(one)
+                    journal.timings.end_queue()
                     if turn.attempt > 1:
                         await journal.resume()
                     answer = await self._agent.run(turn, recorder, journal)
@@ -239,7 +243,14 @@ class Runner:
             return self._failed(error), True
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
             return self._failed(error), False
-        return Ending(at=self._clock(), reply=answer.reply, model=answer.model, history=answer.history), False
+        ending = Ending(
+            at=self._clock(),
+            reply=answer.reply,
+            model=answer.model,
+            history=answer.history,
+            opened_tools=answer.opened_tools,
+        )
+        return ending, False
 
     async def _ask_approval(
         self,
@@ -252,10 +263,14 @@ class Runner:
     ) -> ApprovalDecision:
         """Ask a person about a call; while the turn waits, other turns may use its slot."""
         call = {"gen_ai.tool.name": question.tool, "gen_ai.tool.call.id": question.call_id}
+        activity = self.live.activity
+        asked: list[dict[str, str]] = []
 
         def on_opened(approval: Approval) -> None:
+            asked.append({"approvalId": approval.id, "tool": approval.tool, "callId": approval.call_id})
+            activity.publish_turn("approval.required", turn, **asked[0])
             one.note_question()  # recovery does not wait for a person
-            recorder("approval.required", asked_of(approval))
+            recorder("approval.required", approval_event_data(approval))
             decide = f"torana approvals approve {approval.id}"
             _log.info("approval_required", extra={"tool": approval.tool, "decide": decide})
 
@@ -266,7 +281,7 @@ class Runner:
                 async with slot.release_while_waiting():
                     yield
 
-        return await self._approvals.ask(
+        decision = await self._approvals.ask(
             turn,
             question,
             said=recorder.text,
@@ -275,6 +290,9 @@ class Runner:
             away=away,
             opened=on_opened,
         )
+        for ids in asked:
+            activity.publish_turn("approval.decided", turn, **ids, approved=decision.approved)
+        return decision
 
     def _failed(self, error: BaseException) -> Ending:
         return failed_outcome(error, self._clock())

@@ -1,11 +1,14 @@
-"""Change whole sessions: fork, reset and delete."""
+"""Change whole sessions: title, archive, fork, reset and delete."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from functools import partial
+from typing import Any
 
 from torana.errors import Erased, NotFound, SessionBusy
 from torana.messages import new_id, utc_now
@@ -23,6 +26,23 @@ from torana.turns.inbox import Turns
 
 #: Attempts to cancel the turns of a session before a deletion gives up.
 _ROUNDS = 10
+
+
+class Unchanged(Enum):
+    """Says that a value stays as it is, where None is a value."""
+
+    token = 0
+
+
+UNCHANGED = Unchanged.token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionValues:
+    """The new values of a session. ``archived`` None leaves it as it is; ``title`` None removes the title."""
+
+    title: str | Unchanged | None = UNCHANGED
+    archived: bool | None = None
 
 
 class SessionChanges:
@@ -71,16 +91,26 @@ class SessionChanges:
         noted = with_record(work, on_a_users(source.owner, act), "session.fork", source.id)
         return session_of(await self._database.run(noted))
 
+    async def change(
+        self, owner: str, session_id: str, *, values: SessionValues, act: Act | None = None
+    ) -> Session:
+        """Set the title of a session, and archive it or end the archiving."""
+        session = await self._session(owner, session_id)
+        columns: dict[str, object] = {}
+        if values.title is not UNCHANGED:
+            columns["title"] = values.title
+        if values.archived is not None and values.archived != (session.archived_at is not None):
+            columns["archived_at"] = self._clock() if values.archived else None
+        work = partial(session_rows.change, owner=session.owner, session_id=session.id, values=columns)
+        noted = with_record(work, on_a_users(session.owner, act), "session.change", session.id)
+        return _there(await self._database.run(noted), session_id)
+
     async def reset(self, owner: str, session_id: str, *, act: Act | None = None) -> Session:
         """Hide all earlier messages from the model, as ``/new`` does; they stay stored."""
         session = await self._session(owner, session_id)
         work = partial(session_rows.reset, owner=session.owner, session_id=session.id)
-        row = await self._database.run(
-            with_record(work, on_a_users(session.owner, act), "session.reset", session.id)
-        )
-        if row is None:
-            raise _unknown(session_id)
-        return session_of(row)
+        noted = with_record(work, on_a_users(session.owner, act), "session.reset", session.id)
+        return _there(await self._database.run(noted), session_id)
 
     async def delete(self, owner: str, session_id: str, *, act: Act | None = None) -> Deleted:
         """Cancel the session's turns, wait for their end, and delete the session.
@@ -112,6 +142,12 @@ class SessionChanges:
         for turn in reversed(await self._database.run(work)):
             with suppress(NotFound, Erased):  # deleted in the meantime
                 await self._turns.cancel(turn.owner, turn.id)
+
+
+def _there(row: Mapping[Any, Any] | None, session_id: str) -> Session:
+    if row is None:
+        raise _unknown(session_id)
+    return session_of(row)
 
 
 def _unknown(session_id: str) -> NotFound:

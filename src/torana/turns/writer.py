@@ -70,7 +70,9 @@ class TurnWriter:
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
             failure = failed_outcome(error, self._clock())
         try:
-            return *await self._finish(turn, replace(failure, spent=ending.spent), hold, delayed), True
+            return *await self._finish(
+                turn, replace(failure, spent=ending.spent, times=ending.times), hold, delayed
+            ), True
         except Exception:  # noqa: BLE001 - as above
             _log.exception("turn_cost_not_written")
         return await self.persist(partial(rows.fail_bare, turn=turn, ending=failure)), None, False
@@ -96,5 +98,5 @@ class TurnWriter:
             return ended, following, self._budgets.warnings(connection, ended[0], held)
 
         ended, following, warned = await self.persist(finish, delayed=delayed)
-        self._budgets.tell(warned)
+        self._budgets.log_warnings(warned)
         return ended, following

@@ -2,7 +2,7 @@
 
 from torana.web.client import GuardedClient, WebPage
 from torana.web.errors import (
-    AnsweredBadly,
+    BadResponse,
     NotAllowed,
     PageTooLarge,
     TooSlow,
@@ -13,7 +13,7 @@ from torana.web.errors import (
 from torana.web.guard import Guard
 
 __all__ = [
-    "AnsweredBadly",
+    "BadResponse",
     "Guard",
     "GuardedClient",
     "NotAllowed",

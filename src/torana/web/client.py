@@ -17,8 +17,8 @@ from functools import cached_property
 import anyio
 import httpx2
 
-from torana.web.decompression import PackedBadly, Unpacker
-from torana.web.errors import AnsweredBadly, NotAllowed, PageTooLarge, TooSlow, Unreachable, WrongType
+from torana.web.decompression import InvalidCompression, Unpacker
+from torana.web.errors import BadResponse, NotAllowed, PageTooLarge, TooSlow, Unreachable, WrongType
 from torana.web.guard import Guard
 
 #: The maximum size of a body, in bytes.
@@ -117,7 +117,7 @@ class GuardedClient:
                         request = _next(request, response, follow=follow)
         except TimeoutError as error:
             raise TooSlow(f"{_shorten_url(request.url)} did not respond within {seconds:g} s.") from error
-        raise AnsweredBadly(f"{_shorten_url(request.url)} has more than {follow} redirects.")
+        raise BadResponse(f"{_shorten_url(request.url)} has more than {follow} redirects.")
 
     @asynccontextmanager
     async def _send(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Response]:
@@ -126,7 +126,7 @@ class GuardedClient:
         try:
             yield response
         except httpx2.TransportError as error:
-            raise AnsweredBadly(f"{_shorten_url(request.url)} ended in the middle of its response.") from error
+            raise BadResponse(f"{_shorten_url(request.url)} ended in the middle of its response.") from error
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
@@ -142,7 +142,7 @@ class GuardedClient:
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 failure = error
             except httpx2.TransportError as error:
-                raise AnsweredBadly(f"{_shorten_url(url)} did not send a valid HTTP response.") from error
+                raise BadResponse(f"{_shorten_url(url)} did not send a valid HTTP response.") from error
         raise Unreachable(_why_not(url, failure)) from failure
 
     def _pin_address(self, request: httpx2.Request, address: str) -> httpx2.Request:
@@ -199,7 +199,7 @@ def _accept(types: Sequence[str]) -> dict[str, str]:
 def _next(request: httpx2.Request, response: httpx2.Response, *, follow: int) -> httpx2.Request:
     location = response.headers.get("location", "")
     if not follow:
-        raise AnsweredBadly(
+        raise BadResponse(
             f"{_shorten_url(request.url)} redirects, and redirects are not followed.",
             status=response.status_code,
         )
@@ -220,9 +220,7 @@ async def _read_page(
 ) -> WebPage:
     if not response.is_success:
         # Messages repeat only the status, no text of an untrusted server.
-        raise AnsweredBadly(
-            f"{_shorten_url(url)} answered {response.status_code}.", status=response.status_code
-        )
+        raise BadResponse(f"{_shorten_url(url)} answered {response.status_code}.", status=response.status_code)
     said = response.headers.get("content-type", "")
     media_type = said.partition(";")[0].strip().lower() or "application/octet-stream"
     if types and not any(_fits(media_type, wanted) for wanted in types):
@@ -263,8 +261,8 @@ async def _body(url: httpx2.URL, response: httpx2.Response, *, max_bytes: int) -
             if unpacker.has_overflowed or received > max_bytes:
                 raise too_large
         return unpacker.finish()
-    except PackedBadly as error:
-        raise AnsweredBadly(f"{_shorten_url(url)} sent a body that cannot be decompressed: {error}") from error
+    except InvalidCompression as error:
+        raise BadResponse(f"{_shorten_url(url)} sent a body that cannot be decompressed: {error}") from error
 
 
 def _why_not(url: httpx2.URL, failure: httpx2.TransportError | None) -> str:

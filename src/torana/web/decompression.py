@@ -8,7 +8,7 @@ import zlib
 _EITHER = 32 + zlib.MAX_WBITS
 
 
-class PackedBadly(Exception):
+class InvalidCompression(Exception):
     """The pieces are not valid in this encoding."""
 
 
@@ -16,12 +16,12 @@ class Unpacker:
     """Collects the pieces of a body with the content encoding ``identity`` or ``gzip``.
 
     A small piece can unpack to a thousand times its size: at most ``limit`` + 1 bytes are produced. Raises
-    ``PackedBadly``.
+    ``InvalidCompression``.
     """
 
     def __init__(self, encoding: str, *, limit: int) -> None:
         if encoding not in {"", "identity", "gzip", "x-gzip"}:
-            raise PackedBadly("its encoding was not requested")
+            raise InvalidCompression("its encoding was not requested")
         self._gzip = zlib.decompressobj(_EITHER) if encoding.endswith("gzip") else None
         self._limit = limit
         self._fed = False
@@ -45,12 +45,12 @@ class Unpacker:
                 self._body += self._gzip.decompress(piece, self._room)
                 piece = self._gzip.unconsumed_tail or self._gzip.unused_data
         except zlib.error as error:
-            raise PackedBadly("it is damaged") from error
+            raise InvalidCompression("it is damaged") from error
 
     def finish(self) -> bytes:
         """Return the complete body."""
         if self._gzip is not None and self._fed and not self._gzip.eof:
-            raise PackedBadly("it is incomplete")
+            raise InvalidCompression("it is incomplete")
         return bytes(self._body)
 
     @property

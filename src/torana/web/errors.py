@@ -8,7 +8,7 @@
     ├── TooSlow         not finished within the time
     ├── PageTooLarge    more bytes than allowed
     ├── WrongType       a media type that is not accepted
-    └── AnsweredBadly   an error status, or not HTTP
+    └── BadResponse   an error status, or not HTTP
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WrongType(WebFault):
     """The content has a media type that is not accepted."""
 
 
-class AnsweredBadly(WebFault):
+class BadResponse(WebFault):
     """The server answered with an error, or not in HTTP."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:

@@ -50,7 +50,7 @@ async def _gateways(directory: Path, empty_database: Path) -> AsyncGenerator[Sta
 async def start(tmp_path: Path, empty_database: Path) -> AsyncGenerator[Start]:
     """``app, client = await start(model, gateway_token="…")`` runs a gateway until the test ends.
 
-    By default its model says yes to everything, and it has no limits, which have tests of their own.
+    By default its model answers "yes" to everything, and it has no limits: the tests of limits set them.
     """
     async with _gateways(tmp_path, empty_database) as start:
         yield start
@@ -58,14 +58,14 @@ async def start(tmp_path: Path, empty_database: Path) -> AsyncGenerator[Start]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def start_shared(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> AsyncGenerator[Start]:
-    """``start``, for gateways that serve all tests of a module. The tests run in the module's event loop."""
+    """Like ``start``, for gateways of a whole module. The tests run in the module's event loop."""
     async with _gateways(tmp_path_factory.mktemp("shared"), empty_database) as start:
         yield start
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_client(start_shared: Start) -> httpx2.AsyncClient:
-    """A client of an open gateway, for tests that neither change it nor depend on what it holds."""
+    """A client of an open gateway, for tests that neither change the gateway nor depend on its content."""
     return (await start_shared())[1]
 
 
@@ -83,7 +83,7 @@ def client(gateway: Gateway) -> httpx2.AsyncClient:
 
 @pytest.fixture
 def stored() -> Callable[[App], Awaitable[int]]:
-    """``await stored(app)`` returns the number of sessions and turns that the database holds."""
+    """``await stored(app)`` returns the number of sessions and turns in the database."""
 
     def count(connection: sa.Connection) -> int:
         tables = (sessions, turns)

@@ -1,4 +1,4 @@
-"""How an answer comes: as events, too late, or not at all."""
+"""The forms of an answer: a stream of events, a late answer, and an error."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ Event = tuple[str, str, dict[str, Any]]
 
 
 def events_of(answer: httpx2.Response) -> list[Event]:
-    """The events of a whole stream: type, id and data."""
+    """Return the events of a whole stream: type, id and data."""
     assert answer.headers["content-type"].startswith("text/event-stream")
     events: list[Event] = []
     for frame in answer.text.split("\n\n")[:-1]:
@@ -34,12 +34,12 @@ def events_of(answer: httpx2.Response) -> list[Event]:
 
 
 async def until(happened: Callable[[], object]) -> None:
-    """Let everything else run until it has happened; the test's own time limit ends it otherwise."""
+    """Run other tasks until the condition holds; the test's own time limit ends the wait otherwise."""
     while not happened():  # noqa: ASYNC110 - the script has no event for having been asked
         await asyncio.sleep(0)
 
 
-# --- as events
+# --- event streams
 
 
 async def test_events_report_turn_from_acceptance_to_reply(start: Start):
@@ -99,7 +99,7 @@ async def test_refusal_before_first_event_has_its_own_status(
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
 
 
-# --- too late
+# --- late answers
 
 
 async def test_reply_after_wait_limit_is_504_with_turn_path(start: Start):
@@ -161,11 +161,11 @@ async def test_stopping_gateway_ends_event_streams(start: Start):
     assert [type_ for type_, _, _ in events_of(await watching)] == ["turn.accepted"]
 
 
-# --- not at all: a bug, a slow body
+# --- errors: a bug, a slow body
 
 
 def over(app: App, **changed: Any) -> httpx2.AsyncClient:
-    """A client of another edge in front of the same turns, with some of its services changed."""
+    """Return a client of another application over the same turns, with some services replaced."""
     services = replace(app.services, **changed)
     asgi = create_api(services, ApiAccess(token=None, allowed_hosts=(), cors_origins=()))
     transport = httpx2.ASGITransport(app=cast("Any", asgi), raise_app_exceptions=False)

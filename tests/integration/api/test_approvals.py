@@ -1,4 +1,4 @@
-"""Approvals over HTTP: asked, seen, decided, and by whom."""
+"""Approvals over HTTP: questions, decisions, and the principals that may decide."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def operator(start: Start, model: ScriptedModel) -> httpx2.AsyncClient:
 
 
 async def waiting(client: httpx2.AsyncClient, *, headers: dict[str, str] | None = None) -> dict[str, Any]:
-    """A turn that asks whether it may calculate."""
+    """Start a turn that asks whether it may calculate."""
     later = {"Prefer": "respond-async"}
     posted = await client.post("/message", json={"content": "1+1?"}, headers={**(headers or {}), **later})
     path = f"/v1/turns/{posted.json()['id']}"
@@ -440,12 +440,12 @@ async def test_tools_are_listed_with_permission_and_its_source(start: Start) -> 
     _, client = await start(ScriptedModel(), gateway_token=OPERATOR, permissions=json.dumps(rules))
     client.headers.update(bearer(OPERATOR))
 
-    async def held(tool: str, **query: str) -> tuple[str, str]:
+    async def permission_of(tool: str, **query: str) -> tuple[str, str]:
         items = (await client.get("/v1/tools", params=query)).json()["items"]
         (found,) = [item for item in items if item["name"] == tool]
         return found["permission"], found["why"]
 
-    assert await held("calculate") == ("allow", "the tool's default")
-    assert await held("calculate", user="ana") == ("deny", "rule 1 of [[permissions]]")
-    assert await held("count_text", skill="text-tools") == ("ask", "rule 3 of [[permissions]]")
+    assert await permission_of("calculate") == ("allow", "the tool's default")
+    assert await permission_of("calculate", user="ana") == ("deny", "rule 1 of [[permissions]]")
+    assert await permission_of("count_text", skill="text-tools") == ("ask", "rule 3 of [[permissions]]")
     assert (await client.get("/v1/tools")).json()["unknown"] == ["kalculate"]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(start_shared: Start) -> Gateway:
-    """A gateway for the whole module, which refuses nearly all that it gets."""
+    """A gateway for the whole module, which refuses nearly all requests."""
     return await start_shared()
 
 
@@ -37,14 +37,14 @@ async def stored(gateway: Gateway, stored: Stored) -> Stored:
     """``await stored(app)`` returns the number of sessions and turns that this test has added."""
     before = await stored(gateway[0])
 
-    async def added(app: App) -> int:
+    async def count_added(app: App) -> int:
         return await stored(app) - before
 
-    return added
+    return count_added
 
 
-def checked(answer: httpx2.Response) -> dict[str, Any]:
-    """The problem of an answer, having all that every problem has."""
+def check_problem(answer: httpx2.Response) -> dict[str, Any]:
+    """Return the problem of a response, after a check of the fields that every problem has."""
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["cache-control"] == "no-store"
     problem = answer.json()
@@ -117,7 +117,7 @@ TOO_LONG = {
 @pytest.mark.parametrize("raw", NOT_JSON.values(), ids=NOT_JSON.keys())
 async def test_body_that_is_no_json_object_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
-    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    problem = check_problem(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["error"]) == (400, "Bad request")
     assert problem["code"] in ("invalid_json", "invalid_content")
     assert await stored(app) == 0
@@ -126,7 +126,7 @@ async def test_body_that_is_no_json_object_is_refused(gateway: Gateway, stored: 
 @pytest.mark.parametrize("raw", CONTENT.values(), ids=CONTENT.keys())
 async def test_blank_or_non_string_content_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
-    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    problem = check_problem(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["code"]) == (400, "invalid_content")
     assert problem["error"] == "Missing or invalid content field"
     assert [fault["pointer"] for fault in problem["errors"]] == ["/content"]
@@ -136,7 +136,7 @@ async def test_blank_or_non_string_content_is_refused(gateway: Gateway, stored: 
 @pytest.mark.parametrize("raw", TEXT.values(), ids=TEXT.keys())
 async def test_text_that_cannot_be_stored_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
-    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    problem = check_problem(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["code"]) == (400, "invalid_text")
     assert problem["errors"][0]["pointer"].startswith("/")
     assert await stored(app) == 0
@@ -145,7 +145,7 @@ async def test_text_that_cannot_be_stored_is_refused(gateway: Gateway, stored: S
 @pytest.mark.parametrize("raw", TOO_LONG.values(), ids=TOO_LONG.keys())
 async def test_content_over_10_000_characters_is_refused(gateway: Gateway, stored: Stored, raw: bytes):
     app, client = gateway
-    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    problem = check_problem(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["error"], problem["code"]) == (
         413,
         "Payload too large",
@@ -172,7 +172,7 @@ async def test_id_of_wrong_type_or_size_is_refused_with_its_field(
 ):
     app, client = gateway
     raw = json.dumps({"content": "hi", name: value}).replace("Infinity", "1e400").encode()
-    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    problem = check_problem(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["error"], problem["code"]) == (400, "Bad request", "invalid_field")
     assert [fault["pointer"] for fault in problem["errors"]] == [f"/{name}"]
     assert await stored(app) == 0
@@ -196,7 +196,7 @@ async def test_unsupported_content_type_is_refused_with_example(
 ):
     app, client = gateway
     headers = {} if media_type is None else {"Content-Type": media_type}
-    problem = checked(await client.post("/message", content=body(), headers=headers))
+    problem = check_problem(await client.post("/message", content=body(), headers=headers))
     assert (problem["status"], problem["code"]) == (415, "unsupported_media_type")
     assert "curl --json" in problem["detail"]
     assert await stored(app) == 0
@@ -205,7 +205,7 @@ async def test_unsupported_content_type_is_refused_with_example(
 @pytest.mark.parametrize("accept", ["text/html", "image/*", "application/json;q=0"])
 async def test_unacceptable_media_type_is_406(gateway: Gateway, stored: Stored, accept: str):
     app, client = gateway
-    problem = checked(await client.post("/message", content=body(), headers=JSON | {"Accept": accept}))
+    problem = check_problem(await client.post("/message", content=body(), headers=JSON | {"Accept": accept}))
     assert (problem["status"], problem["code"]) == (406, "not_acceptable")
     assert await stored(app) == 0
 
@@ -214,7 +214,7 @@ async def test_unacceptable_media_type_is_406(gateway: Gateway, stored: Stored, 
 async def test_body_over_limit_is_413(gateway: Gateway, stored: Stored, extra: int):
     app, client = gateway
     raw = body().ljust(256 * 1024 + extra)
-    problem = checked(await client.post("/message", content=raw, headers=JSON))
+    problem = check_problem(await client.post("/message", content=raw, headers=JSON))
     assert (problem["status"], problem["code"]) == (413, "body_too_large")
     assert await stored(app) == 0
 
@@ -255,7 +255,7 @@ async def test_body_of_exact_limit_is_accepted(client: httpx2.AsyncClient):
     ids=lambda path: path[:30],
 )
 async def test_unknown_path_is_404(client: httpx2.AsyncClient, path: str):
-    problem = checked(await client.get(f"{ROOT}{path}"))
+    problem = check_problem(await client.get(f"{ROOT}{path}"))
     assert (problem["status"], problem["error"], problem["code"]) == (404, "Not found", "not_found")
     assert len(problem["detail"]) < 300
 
@@ -282,7 +282,7 @@ async def test_unsupported_method_is_405_with_allow_header(
     client: httpx2.AsyncClient, path: str, allow: str, method: str
 ):
     answer = await client.request(method, path)
-    problem = checked(answer)
+    problem = check_problem(answer)
     assert (problem["status"], problem["code"], answer.headers["allow"]) == (405, "method_not_allowed", allow)
     options = await client.options(path)
     assert (options.status_code, options.headers["allow"], options.content) == (204, allow, b"")
@@ -307,7 +307,7 @@ async def test_head_has_headers_of_get_and_no_body(client: httpx2.AsyncClient, p
     assert headed.headers["content-type"] == got.headers["content-type"]
 
 
-# --- any bytes at all
+# --- arbitrary bytes
 
 _TEXT = st.text(st.characters())  # halves of surrogate pairs among them
 _VALUES = st.recursive(
@@ -341,14 +341,14 @@ _HEADERS = st.lists(st.tuples(st.sampled_from(_NAMES), _HEADER), max_size=4)
 _PATHS = st.sampled_from(
     ["/message", "/api/message", "/skills", "/health", "/v1/turns/x", "/", "/api", "/nope"]
 )
-#: Fixtures of a test function live for all of its examples; each of them is one request.
+#: A fixture of a test function lives for all of its examples; each example is one request.
 _ONE_GATEWAY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def is_clean(answer: httpx2.Response) -> bool:
     if answer.status_code in (200, 204, 304, 307):
         return True
-    return bool(checked(answer)) and answer.status_code < 500
+    return bool(check_problem(answer)) and answer.status_code < 500
 
 
 @_ONE_GATEWAY
@@ -383,7 +383,7 @@ async def test_any_path_gets_clean_answer(client: httpx2.AsyncClient, path: str)
 async def test_body_of_many_values_is_refused(gateway: Gateway, stored: Stored, path: str):
     app, client = gateway
     raw = b'{"content": "hello", "more": [' + b"0," * 80_000 + b"0]}"
-    problem = checked(await client.post(path, content=raw, headers=JSON))
+    problem = check_problem(await client.post(path, content=raw, headers=JSON))
     assert (problem["status"], problem["code"]) == (400, "invalid_json")
     assert "more than 10,000 JSON values" in problem["detail"]
     assert await stored(app) == 0

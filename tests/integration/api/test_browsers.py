@@ -1,4 +1,4 @@
-"""What web pages can and cannot do with a gateway."""
+"""The requests of web pages that a gateway accepts and refuses."""
 
 from collections.abc import Awaitable, Callable
 

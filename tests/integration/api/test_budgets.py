@@ -1,4 +1,4 @@
-"""Budgets over HTTP: what is refused, what is told, and that nothing is ever overspent."""
+"""Budgets over HTTP: refusals, reported states, and the guarantee that no limit is overspent."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
 
 
-async def said(client: httpx2.AsyncClient, content: str = "hello", **fields: Any) -> httpx2.Response:
+async def send(client: httpx2.AsyncClient, content: str = "hello", **fields: Any) -> httpx2.Response:
     headers = fields.pop("headers", {})
     return await client.post("/message", json={"content": content, **fields}, headers=headers)
 
 
-async def spent(app_client: Gateway, subject: str = "/v1/usage") -> dict[str, Any]:
+async def get_usage(app_client: Gateway, subject: str = "/v1/usage") -> dict[str, Any]:
     return (await app_client[1].get(subject)).raise_for_status().json()
 
 
@@ -36,7 +36,7 @@ def limit(report: dict[str, Any], policy: str) -> dict[str, Any]:
 
 
 async def test_200_concurrent_turns_never_exceed_budget_for_50(start: Start, tmp_path: Path) -> None:
-    """Each holds back the same, and 50 of them fit; the model waits until all 200 have been tested."""
+    """Each turn reserves the same amount, and 50 fit; the model waits until all 200 have been checked."""
     tested = asyncio.Event()
 
     async def answer(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
@@ -49,12 +49,12 @@ async def test_200_concurrent_turns_never_exceed_budget_for_50(start: Start, tmp
     gateway = await start(model, limits_global=f"{50 * one} tokens/month", concurrency=1000)
     _, client = gateway
 
-    waiting = [asyncio.create_task(said(client, channelId=str(n))) for n in range(200)]
+    waiting = [asyncio.create_task(send(client, channelId=str(n))) for n in range(200)]
     refused = 0
     while refused < 150:
         await asyncio.wait([task for task in waiting if not task.done()], return_when=asyncio.FIRST_COMPLETED)
         refused = sum(task.done() for task in waiting)
-    state = limit(await spent(gateway), "global-tokens-month")
+    state = limit(await get_usage(gateway), "global-tokens-month")
     most = state["used"] + state["reserved"]
     tested.set()
     answers = await asyncio.gather(*waiting)
@@ -64,19 +64,19 @@ async def test_200_concurrent_turns_never_exceed_budget_for_50(start: Start, tmp
     used = sum(
         sum(a.json()["usage"][k] for k in ("inputTokens", "outputTokens")) for a in answers if a.is_success
     )
-    after = limit(await spent(gateway), "global-tokens-month")
+    after = limit(await get_usage(gateway), "global-tokens-month")
     assert (after["used"], after["reserved"]) == (used, 0)
-    # What was held back and not used lets others in.
-    assert (await said(client)).status_code == 200
+    # Unused reservations are released for others.
+    assert (await send(client)).status_code == 200
 
 
 async def test_refusal_names_policies_reset_time_and_setting(start: Start) -> None:
     _, client = await start(
         limits_per_user="1 messages/day, 5 messages/month", limits_global="1 messages/month", rate_per_user=20
     )
-    await said(client, userId="ana")
+    await send(client, userId="ana")
 
-    refused = await said(client, userId="ana")
+    refused = await send(client, userId="ana")
 
     body = refused.json()
     assert refused.status_code == 429
@@ -95,25 +95,25 @@ async def test_refusal_names_policies_reset_time_and_setting(start: Start) -> No
 async def test_all_limits_are_checked_before_any_is_charged(start: Start, stored: Callable[[App], Any]) -> None:
     gateway = await start(limits_per_user="1 messages/day", limits_global="3 messages/day")
     app, client = gateway
-    await said(client, userId="ana")
+    await send(client, userId="ana")
     kept = await stored(app)
 
-    assert (await said(client, userId="ana", channelId="new")).status_code == 429
+    assert (await send(client, userId="ana", channelId="new")).status_code == 429
 
     assert await stored(app) == kept
-    assert limit(await spent(gateway), "global-messages-day")["used"] == 1
-    assert (await said(client, userId="bob")).status_code == 200
-    # The operator's own message counts for all, and for no user.
-    assert (await said(client)).status_code == 200
-    assert (await said(client)).json()["violatedPolicies"] == ["global-messages-day"]
+    assert limit(await get_usage(gateway), "global-messages-day")["used"] == 1
+    assert (await send(client, userId="bob")).status_code == 200
+    # The operator's own message counts for the global limits, and for no user.
+    assert (await send(client)).status_code == 200
+    assert (await send(client)).json()["violatedPolicies"] == ["global-messages-day"]
 
 
 async def test_refused_message_restores_rate_limit_and_stores_no_key(start: Start) -> None:
     _, client = await start(limits_global="1 messages/day", rate_per_user=3)
     key = {"Idempotency-Key": "k"}
-    await said(client, userId="ana")
+    await send(client, userId="ana")
 
-    refused = [await said(client, userId="ana", headers=key) for _ in range(5)]
+    refused = [await send(client, userId="ana", headers=key) for _ in range(5)]
 
     assert {answer.json()["code"] for answer in refused} == {"budget_spent"}
 
@@ -124,9 +124,9 @@ async def test_messages_over_concurrent_turn_limit_are_refused(start: Start) -> 
     _, client = await start(model, limits_per_user="2 turns")
     later = {"Prefer": "respond-async"}
 
-    first = await said(client, userId="ana", channelId="1", headers=later)
-    await said(client, userId="ana", channelId="2", headers=later)
-    refused = await said(client, userId="ana", channelId="3")
+    first = await send(client, userId="ana", channelId="1", headers=later)
+    await send(client, userId="ana", channelId="2", headers=later)
+    refused = await send(client, userId="ana", channelId="3")
 
     assert refused.json()["violatedPolicies"] == ["user-turns"]
     assert refused.headers["Retry-After"] == "5"
@@ -134,7 +134,7 @@ async def test_messages_over_concurrent_turn_limit_are_refused(start: Start) -> 
     cancelled = await client.post(f"/{first.headers['Location']}/cancel")
     assert cancelled.json()["status"] == "cancelled"
     gate.set()
-    assert (await said(client, userId="ana", channelId="3")).status_code == 200
+    assert (await send(client, userId="ana", channelId="3")).status_code == 200
 
 
 async def test_cost_uses_configured_prices(start: Start, tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ async def test_cost_uses_configured_prices(start: Start, tmp_path: Path) -> None
     )
     gateway = await start(ScriptedModel("one two three"))
 
-    answer = (await said(gateway[1], userId="ana")).json()
+    answer = (await send(gateway[1], userId="ana")).json()
 
     usage = answer["usage"]
     assert usage["costUsd"] == pytest.approx((usage["inputTokens"] + 2 * usage["outputTokens"]) / 1e6)
-    report = await spent(gateway, "/v1/users/ana/usage")
+    report = await get_usage(gateway, "/v1/users/ana/usage")
     assert report["user"] == "ana"
-    assert report["today"] == report["month"] == {"messages": 1, **usage}
+    assert report["today"] == report["month"] == {"messages": 1, "summaryTokens": 0, **usage}
     assert [day["date"] for day in report["days"]] == sorted(day["date"] for day in report["days"])
     assert (len(report["days"]), report["days"][-1]["messages"]) == (30, 1)
     state = limit(report, "user-usd-month")
@@ -162,9 +162,9 @@ async def test_model_gets_max_tokens_where_output_is_limited(start: Start) -> No
     bounded, unbounded = ScriptedModel("yes"), ScriptedModel("yes")
 
     _, client = await start(bounded, limits_global="1000000 tokens/day", max_output_tokens=77)
-    await said(client)
+    await send(client)
     _, client = await start(unbounded, limits_global="10 messages/day", data_dir="other", max_output_tokens=77)
-    await said(client)
+    await send(client)
 
     settings = [model.requests[0].info.model_settings or {} for model in (bounded, unbounded)]
     assert [one.get("max_tokens") for one in settings] == [77, None]
@@ -172,14 +172,14 @@ async def test_model_gets_max_tokens_where_output_is_limited(start: Start) -> No
 
 async def test_usage_is_counted_without_limits(start: Start) -> None:
     gateway = await start(ScriptedModel("one", "two"))
-    answers = [(await said(gateway[1], userId="ana")).json() for _ in range(2)]
+    answers = [(await send(gateway[1], userId="ana")).json() for _ in range(2)]
 
-    report = await spent(gateway, "/v1/users/ana/usage?days=2")
+    report = await get_usage(gateway, "/v1/users/ana/usage?days=2")
 
     assert report["limits"] == []
     assert [day["messages"] for day in report["days"]] == [0, 2]
     assert report["today"]["inputTokens"] == sum(answer["usage"]["inputTokens"] for answer in answers)
-    assert (await spent(gateway))["today"] == report["today"]
+    assert (await get_usage(gateway))["today"] == report["today"]
 
 
 @pytest.mark.parametrize(("days", "told"), [("0", 1), ("1", 1), ("7", 7), ("99999", 366)])
@@ -195,19 +195,19 @@ async def test_invalid_number_of_days_is_refused(client: httpx2.AsyncClient, day
 
 
 async def test_concurrent_requests_with_same_key_count_as_one_message(start: Start) -> None:
-    """They arrive together: the second is known only in the transaction, and gives its minute back."""
+    """Both requests arrive together: the transaction finds the key, and the second is not counted."""
     gateway = await start(ScriptedModel("yes", "again"), rate_per_user=2, limits_global="9 messages/day")
     _, client = gateway
     key = {"Idempotency-Key": "k"}
-    both = [said(client, userId="ana", headers=key) for _ in range(2)]
+    both = [send(client, userId="ana", headers=key) for _ in range(2)]
 
     first, second = await asyncio.gather(*both)
 
     assert first.json() == second.json()
     replayed = sorted(answer.headers.get("Idempotency-Replayed", "") for answer in (first, second))
     assert replayed == ["", "true"]
-    assert limit(await spent(gateway), "global-messages-day")["used"] == 1
-    assert (await said(client, userId="ana")).headers["RateLimit"].startswith('"user";r=0')
+    assert limit(await get_usage(gateway), "global-messages-day")["used"] == 1
+    assert (await send(client, userId="ana")).headers["RateLimit"].startswith('"user";r=0')
 
 
 async def test_budget_warning_is_logged_once_per_threshold(
@@ -216,7 +216,7 @@ async def test_budget_warning_is_logged_once_per_threshold(
     _, client = await start(limits_global="10 messages/month")
     with caplog.at_level(logging.WARNING, "torana.limits.budgets"):
         for _ in range(11):
-            await said(client)
+            await send(client)
 
     told = [(record.getMessage(), vars(record)["percent"], vars(record)["policy"]) for record in caplog.records]
     assert told == [
@@ -227,13 +227,20 @@ async def test_budget_warning_is_logged_once_per_threshold(
 
 async def test_usage_path_belongs_to_its_user(start: Start) -> None:
     _, client = await start(ScriptedModel("yes"))
-    await said(client, userId="ana maría")
+    await send(client, userId="ana maría")
 
     assert (await client.get("/v1/users/ana maría/usage")).status_code == 404
     found = await client.get("/v1/users/~YW5hIG1hcsOtYQ/usage")
     assert (found.json()["user"], found.json()["today"]["messages"]) == ("ana maría", 1)
     nobody = await client.get("/v1/users/bob/usage")
-    assert nobody.json()["today"] == {"messages": 0, "inputTokens": 0, "outputTokens": 0, "costUsd": 0}
+    assert nobody.json()["today"] == {
+        "messages": 0,
+        "inputTokens": 0,
+        "outputTokens": 0,
+        "costUsd": 0,
+        "estimatedInput": {"instructions": 0, "tools": 0, "history": 0},
+        "summaryTokens": 0,
+    }
 
 
 @pytest.mark.parametrize("period", ["minute", "day"])
@@ -244,13 +251,13 @@ async def test_token_limits_apply_across_users(start: Start, period: str) -> Non
     made = [await client.post("/v1/tokens", json={"scopes": scopes}, headers=operator) for _ in range(2)]
     shop, other = [{"Authorization": f"Bearer {token.json()['token']}"} for token in made]
 
-    answers = [await said(client, userId=user, headers=shop) for user in ("ana", "ben", "eve")]
+    answers = [await send(client, userId=user, headers=shop) for user in ("ana", "ben", "eve")]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[-1].json()["violatedPolicies"] == [f"token-messages-{period}"]
     assert "TORANA_LIMITS_PER_TOKEN" in answers[-1].json()["detail"]
-    assert (await said(client, userId="eve", headers=other)).status_code == 200
-    assert (await said(client, userId="eve", headers=operator)).status_code == 200
+    assert (await send(client, userId="eve", headers=other)).status_code == 200
+    assert (await send(client, userId="eve", headers=operator)).status_code == 200
 
 
 async def test_cancelled_turn_pays_for_sent_and_received_tokens(start: Start) -> None:
@@ -259,7 +266,7 @@ async def test_cancelled_turn_pays_for_sent_and_received_tokens(start: Start) ->
     app, client = gateway
     one = 0
     for number in range(1, 3):
-        sent = await said(client, userId="ana", headers={"Prefer": "respond-async"})
+        sent = await send(client, userId="ana", headers={"Prefer": "respond-async"})
         async for event in app.turns.reader.events(await app.turns.reader.get("gateway", sent.json()["id"])):
             if event.type == "message.delta":
                 break
@@ -267,5 +274,5 @@ async def test_cancelled_turn_pays_for_sent_and_received_tokens(start: Start) ->
         assert stopped["usage"]["outputTokens"] == 1000
         one = one or stopped["usage"]["inputTokens"] + 1000
         assert stopped["usage"]["inputTokens"] + 1000 == one > 4000
-        state = limit(await spent(gateway, "/v1/users/ana/usage"), "user-tokens-day")
+        state = limit(await get_usage(gateway, "/v1/users/ana/usage"), "user-tokens-day")
         assert (state["used"], state["reserved"]) == (number * one, 0)

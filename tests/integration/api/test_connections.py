@@ -1,4 +1,4 @@
-"""A chat platform behind the whole gateway: its hook, its state, its deliveries, who may talk."""
+"""A chat platform behind the whole gateway: its hook, its status, its deliveries, and its senders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Running:
         self._numbers = 0
 
     async def call(self, content: str, *, sender: str = "ana", path: str = "home") -> httpx2.Response:
-        """A signed call of the program's, over the hooks' port."""
+        """Send a signed call of the program over the hooks' port."""
         self._numbers += 1
         body = json.dumps({"content": content, "sender": sender}).encode()
         request = self.program.request(body, name=f"msg_{self._numbers}")
@@ -38,11 +38,11 @@ class Running:
             return await client.post(f"{self._hooks}/hooks/{path}", content=body, headers=dict(request.headers))
 
     async def get(self, path: str) -> Any:
-        """What a path of the operator's says."""
+        """Return the JSON of a path for the operator."""
         return (await self.client.get(path)).raise_for_status().json()
 
     async def deliveries(self, *states: str) -> list[dict[str, Any]]:
-        """All deliveries, as soon as they are in these states, the newest first."""
+        """Return all deliveries, as soon as they are in these states, the newest first."""
         while True:
             items = (await self.get("/v1/deliveries"))["items"]
             if [item["state"] for item in items] == list(states):
@@ -51,7 +51,7 @@ class Running:
 
 @pytest.fixture
 async def open_running(start: Start) -> AsyncGenerator[Callable[..., Awaitable[Running]]]:
-    """``await open_running(allow=[…])``: the account ``home`` with these settings."""
+    """``await open_running(allow=[…])`` starts the account ``home`` with these settings."""
     async with Program() as program:
 
         async def make(*answers: Any, **settings: Any) -> Running:

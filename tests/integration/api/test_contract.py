@@ -1,4 +1,4 @@
-"""The contract's three endpoints, line by line."""
+"""The contract's three endpoints."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -30,7 +30,7 @@ def test_gateway_listens_on_localhost_port_18789_by_default():
 async def test_every_path_also_works_under_api_prefix(shared_client: httpx2.AsyncClient, path: str):
     plain, prefixed = await shared_client.get(path), await shared_client.get(f"/api{path}")
     assert prefixed.status_code == plain.status_code
-    if path not in ("/health", "/nope", "/v1/turns/turn_x"):  # which tell the time, or name the request
+    if path not in ("/health", "/nope", "/v1/turns/turn_x"):  # fields with times or with the request's id
         assert prefixed.content == plain.content
 
 
@@ -63,7 +63,7 @@ async def test_links_work_under_any_prefix(client: httpx2.AsyncClient, path: str
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def guarded(start_shared: Start, tmp_path_factory: pytest.TempPathFactory) -> httpx2.AsyncClient:
-    """A client of a gateway with a token, which it does not send."""
+    """A client of a gateway with a token, which the client does not send."""
     return (await start_shared(gateway_token=TOKEN, data_dir=tmp_path_factory.mktemp("guarded")))[1]
 
 
@@ -200,7 +200,8 @@ async def test_message_response_has_documented_fields(start: Start):
     }
     assert body["id"].startswith("turn_")
     assert body["sessionId"].startswith("ses_")
-    assert set(body["usage"]) == {"inputTokens", "outputTokens", "costUsd"}
+    assert set(body["usage"]) == {"inputTokens", "outputTokens", "costUsd", "estimatedInput"}
+    assert sum(body["usage"]["estimatedInput"].values()) == body["usage"]["inputTokens"]
     assert datetime.fromisoformat(body["createdAt"]).utcoffset() is not None
     assert len(body) == 9
 
@@ -288,7 +289,7 @@ async def test_user_over_rate_limit_is_refused_and_nothing_is_stored(
     assert refused.headers["ratelimit"].startswith('"user";r=0;t=')
     assert refused.headers["ratelimit-policy"]
     assert await stored(app) == kept
-    # It consumed nothing of the other limit, and says nothing about other users.
+    # It consumed nothing of the other limit, and its text reveals nothing about other users.
     other = await client.post("/message", json={"content": "hi", "userId": "bob"})
     assert (other.status_code, other.headers["ratelimit"][:14]) == (200, '"user";r=0;t=6')
     assert (
@@ -314,7 +315,7 @@ async def test_health_and_skills_have_no_rate_limit(start: Start):
         assert [(await client.get(path)).status_code for _ in range(3)] == [200] * 3
 
 
-# --- what goes wrong behind
+# --- failures behind the API
 
 
 async def test_model_failure_is_502_with_reason(start: Start):

@@ -1,4 +1,4 @@
-"""An embedding model of the settings, asked over HTTP at OpenAI's stand-in."""
+"""An embedding model of the settings, called over HTTP on OpenAI's stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session to take away."""
+"""The export of a session."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ Start = Callable[..., Awaitable[Gateway]]
 
 
 async def never() -> Message:
-    """Nothing more is received."""
+    """Receive no further message."""
     return await asyncio.get_running_loop().create_future()
 
 

@@ -1,4 +1,4 @@
-"""The forms in which a message may be sent and answered: ``Prefer``, ``onBusy``, control words."""
+"""Forms of requests and responses: ``Prefer``, ``onBusy``, control words."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -18,25 +18,25 @@ HI = {"content": "hi", "channelId": "c"}
 
 
 async def until(happened: Callable[[], object]) -> None:
-    """Let everything else run until it has happened; the test's own time limit ends it otherwise."""
+    """Run other tasks until the condition holds; the test's own time limit ends the wait otherwise."""
     while not happened():  # noqa: ASYNC110 - the script has no event for having been asked
         await asyncio.sleep(0)
 
 
 async def ended(app: App, turn_id: str) -> str:
-    """The state in which a turn has ended."""
+    """Return the state in which a turn has ended."""
     return (await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", turn_id))).state
 
 
 async def later(client: httpx2.AsyncClient, **body: Any) -> str:
-    """The turn of a message that is not waited for."""
+    """Send a message without waiting, and return its turn."""
     answer = await client.post("/message", json=HI | body, headers={"Prefer": "respond-async"})
     assert answer.status_code == 202, answer.text
     return answer.json()["id"]
 
 
-def asked(model: ScriptedModel, number: int) -> list[str]:
-    """What users said in a request to the model."""
+def user_texts(model: ScriptedModel, number: int) -> list[str]:
+    """Return the users' texts in a request to the model."""
     return [
         str(part.content)
         for message in model.requests[number].messages
@@ -103,7 +103,7 @@ async def test_unknown_preference_is_ignored(shared_client: httpx2.AsyncClient, 
 
 
 class Left:
-    """A client of the ASGI application who leaves when it is told to."""
+    """A client of the ASGI application that disconnects when an event is set."""
 
     def __init__(self, app: App, **headers: str) -> None:
         self.leaves = asyncio.Event()
@@ -190,7 +190,7 @@ async def test_stopping_gateway_does_not_cancel_turn_on_disconnect(start: Start,
 
 
 async def newest(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
-    """The turns of the newest session."""
+    """Return the turns of the newest session."""
     [session] = (await client.get("/v1/sessions")).json()["items"]
     said = (await client.get(f"/v1/sessions/{session['id']}/messages")).json()["items"]
     return [(await client.get(f"/v1/turns/{item['turnId']}")).json() for item in said if item["role"] == "user"]
@@ -249,7 +249,7 @@ async def test_on_busy_steer_merges_message_into_running_turn(start: Start):
     gate.set()
     bodies = [(await request).json() for request in (first, steering)]
     assert [body["reply"] for body in bodies] == ["both at once"] * 2
-    assert any("and more" in text for text in asked(model, 1))
+    assert any("and more" in text for text in user_texts(model, 1))
     merged = (await client.get(f"/v1/turns/{bodies[1]['id']}")).json()
     assert (merged["status"], merged["mergedInto"]) == ("completed", bodies[0]["id"])
 
@@ -313,9 +313,9 @@ async def test_new_hides_earlier_messages_from_agent(start: Start):
     await client.post("/message", json=HI | {"content": "before"})
     await client.post("/message", json=HI | {"content": "/new"})
     await client.post("/message", json=HI | {"content": "after"})
-    assert [asked(model, number) for number in (0, 1)] == [["before"], ["after"]]
+    assert [user_texts(model, number) for number in (0, 1)] == [["before"], ["after"]]
     await client.post("/message", json=HI | {"content": "last"})
-    assert asked(model, 2) == ["after", "last"]
+    assert user_texts(model, 2) == ["after", "last"]
 
 
 async def test_control_word_sends_events(client: httpx2.AsyncClient):

@@ -1,4 +1,4 @@
-"""What each token reaches: the scopes of every path, and nothing of another owner's."""
+"""The data that each token reaches: the scopes of every path, and no data of another owner."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Start = Callable[..., Awaitable[Gateway]]
 
 OPERATOR = "a-token-of-more-than-sixteen-characters"
 
-#: Which scopes open a path, each alone, to a token bound to nobody; `admin` is every scope. None is every
-#: one.
+#: The scopes, each of which permits a path to an unbound token; `admin` includes every scope. None means every
+#: scope.
 OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/health"): None,
     ("GET", "/"): None,
@@ -28,7 +28,10 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/openapi.json"): None,
     ("GET", "/skills"): {"message", "read", "skills"},
     ("POST", "/message"): {"message"},
+    ("GET", "/v1/turns"): {"read"},
+    ("POST", "/v1/messages"): {"message"},
     ("GET", "/v1/turns/{turn_id}"): {"message", "read"},
+    ("GET", "/v1/turns/{turn_id}/steps"): {"message", "read"},
     ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},
     ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
     ("POST", "/v1/turns/{turn_id}/retry"): {"message"},
@@ -39,11 +42,14 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/tools"): set(),
     ("GET", "/v1/sessions"): {"read"},
     ("GET", "/v1/sessions/{session_id}"): {"read"},
+    ("PATCH", "/v1/sessions/{session_id}"): set(),
     ("GET", "/v1/sessions/{session_id}/messages"): {"read"},
     ("GET", "/v1/sessions/{session_id}/export"): {"read"},
     ("POST", "/v1/sessions/{session_id}/fork"): set(),
     ("POST", "/v1/sessions/{session_id}/reset"): set(),
     ("DELETE", "/v1/sessions/{session_id}"): set(),
+    ("GET", "/v1/search"): {"read"},
+    ("GET", "/v1/events"): {"read"},
     ("GET", "/v1/schedules"): {"read"},
     ("POST", "/v1/schedules"): {"message"},
     ("GET", "/v1/schedules/{schedule_id}"): {"read"},
@@ -66,6 +72,8 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("DELETE", "/v1/tokens/{token_id}"): set(),
     ("GET", "/v1/audit"): set(),
     ("GET", "/v1/status"): set(),
+    ("GET", "/v1/settings"): set(),
+    ("GET", "/v1/logs"): set(),
     ("GET", "/metrics"): set(),
     ("POST", "/v1/connectors/reload"): set(),
     ("GET", "/v1/deliveries"): set(),
@@ -86,9 +94,15 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/mcp/{server}/approve"): set(),
 }
 
-#: What is opened by `message`, and to a token that is bound to nobody only with `read`: others made it.
+#: Ends the stream of all events at once.
+NO_WAIT = {"seconds": "0"}
+
+#: Paths that the scope `message` permits, and to an unbound token only together with `read`: others created the
+#: data.
 OF_OTHERS = [
     ("GET", "/v1/approvals"),
+    ("GET", "/v1/events"),
+    ("PATCH", "/v1/sessions/{session_id}"),
     ("POST", "/v1/sessions/{session_id}/fork"),
     ("POST", "/v1/sessions/{session_id}/reset"),
     ("DELETE", "/v1/sessions/{session_id}"),
@@ -106,7 +120,7 @@ def bearer(token: str) -> dict[str, str]:
 
 @pytest.fixture
 async def open_client(start: Start) -> Callable[..., Awaitable[httpx2.AsyncClient]]:
-    """``await open_client(model)``: the operator's client of a gateway with a token."""
+    """``await open_client(model)`` returns the operator's client of a gateway with a token."""
 
     async def open_client(model: ScriptedModel | None = None) -> httpx2.AsyncClient:
         _, client = await start(model, gateway_token=OPERATOR)
@@ -122,7 +136,7 @@ async def operator(open_client: Callable[..., Awaitable[httpx2.AsyncClient]]) ->
 
 
 async def token(operator: httpx2.AsyncClient, **body: Any) -> dict[str, str]:
-    """The header of a new token."""
+    """Create a token, and return its header."""
     return bearer((await operator.post("/v1/tokens", json=body)).json()["token"])
 
 
@@ -136,7 +150,7 @@ def test_scope_table_names_every_path():
 async def test_scope_opens_only_its_paths(operator: httpx2.AsyncClient, scope: Scope):
     held = await token(operator, scopes=[scope])
     for (method, path), scopes in OPENED_BY.items():
-        answer = await operator.request(method, path, headers=held)
+        answer = await operator.request(method, path, headers=held, params=NO_WAIT)
         refused = scopes is not None and scope not in (*scopes, "admin")
         assert (answer.status_code == 403) == refused, (method, path)
         if refused:
@@ -151,7 +165,8 @@ async def test_unbound_token_needs_extra_scope_for_turns_of_others(operator: htt
     ]
     for method, path in OF_OTHERS:
         refused, *let_in = [
-            await operator.request(method, path, headers=held) for held in (unbound, hers, reader)
+            await operator.request(method, path, headers=held, params=NO_WAIT)
+            for held in (unbound, hers, reader)
         ]
         assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing"), (method, path)
         assert "read" in refused.json()["detail"]
@@ -183,7 +198,7 @@ async def test_turn_of_other_owner_is_404(open_client: Callable[..., Awaitable[h
             answer = await operator.request(method, path, headers=held)
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
     assert (await operator.get(paths[0][1], headers=alice)).json()["status"] == "running"
-    # The operator sees everything, and can do something about it.
+    # The operator sees all data, and can change it.
     assert (await operator.post(f"/v1/turns/{turn['id']}/cancel")).json()["status"] == "cancelled"
 
 
@@ -193,18 +208,18 @@ async def test_owner_sees_own_sessions_and_operator_sees_all(operator: httpx2.As
         body = {"content": "hi", "channelId": "home", **({} if held else {"userId": "alice"})}
         assert (await operator.post("/message", json=body, headers=held)).status_code == 200
 
-    async def seen(headers: dict[str, str], **query: str) -> set[str]:
+    async def session_ids(headers: dict[str, str], **query: str) -> set[str]:
         listed = (await operator.get("/v1/sessions", headers=headers, params=query)).json()["items"]
         return {item["id"] for item in listed}
 
-    hers, his, everyones = await seen(alice), await seen(bob), await seen({})
-    # One channel id, and three sessions: it is a channel of its owner's.
+    hers, his, everyones = await session_ids(alice), await session_ids(bob), await session_ids({})
+    # One channel id, and three sessions: a channel belongs to its owner.
     assert (len(hers), len(his), len(everyones)) == (1, 1, 3)
     assert hers | his < everyones
     assert hers.isdisjoint(his)
-    assert await seen(bob, userId="alice") == set()
-    assert await seen(bob, channelId="home") == his
-    assert await seen(await token(operator, scopes=["read"])) == everyones - hers - his
+    assert await session_ids(bob, userId="alice") == set()
+    assert await session_ids(bob, channelId="home") == his
+    assert await session_ids(await token(operator, scopes=["read"])) == everyones - hers - his
 
 
 async def test_same_key_of_different_owners_is_independent(operator: httpx2.AsyncClient):

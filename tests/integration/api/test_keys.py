@@ -20,7 +20,7 @@ HI = {"content": "hi", "channelId": "c", "userId": "ana"}
 
 
 async def until(happened: Callable[[], object]) -> None:
-    """Let everything else run until it has happened; the test's own time limit ends it otherwise."""
+    """Run other tasks until the condition holds; the test's own time limit ends the wait otherwise."""
     while not happened():  # noqa: ASYNC110 - the script has no event for having been asked
         await asyncio.sleep(0)
 
@@ -33,7 +33,7 @@ async def send(
     headers: dict[str, str] | None = None,
     **body: Any,
 ) -> httpx2.Response:
-    """The message with its key."""
+    """Send the message with its key."""
     return await client.post(path, json=HI | body, headers={"Idempotency-Key": key} | (headers or {}))
 
 

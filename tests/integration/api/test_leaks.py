@@ -1,4 +1,4 @@
-"""Nothing of one user is ever seen by another, whatever they ask."""
+"""No user ever sees data of another user, whatever the requests are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCOPES = ["message", "read", "skills", "memory"]
 
 #: Some differ by case or by normalisation alone, and some look like a path or like SQL.
 USERS = ("ana", "ANA", "zo\u00eb", "zoe\u0308", "../ana", "' OR '1'='1")
-#: Shared by all, so that they collide.
+#: Shared by all users, so that they collide.
 CHANNELS = ("home", "work")
 KEYS = ("first", "second")
 
@@ -32,14 +32,14 @@ _MARK = re.compile("mark-[0-9]+-of")
 
 
 async def _leak(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
-    """Tell whoever asks every mark that the model was shown."""
+    """Reply with every mark that the model has received."""
     shown = f"{ModelMessagesTypeAdapter.dump_json(messages).decode()} {info.instructions}"
     yield " ".join(["shown:", *sorted(set(_MARK.findall(shown)))])
 
 
 @dataclass
 class Person:
-    """Somebody with a token of their own, and a mark that stands in all that they say."""
+    """A user with a token, and a mark that is in all of the user's texts."""
 
     user: str
     mark: str
@@ -48,7 +48,7 @@ class Person:
 
 @dataclass
 class World:
-    """The gateway, its people, and the ids of everything that was made, by whose it is."""
+    """The gateway, its users, and the ids of all created objects by their users."""
 
     client: httpx2.AsyncClient
     people: list[Person]
@@ -60,7 +60,7 @@ class World:
     async def ask(
         self, person: Person, method: str, path: str, *, whose: Person | None = None, **request: Any
     ) -> httpx2.Response:
-        """Ask as the person, and look at every byte of the answer; what is another's is not there for them."""
+        """Send a request as the person, and check every byte of the response; objects of others must be 404."""
         headers = person.headers | request.pop("headers", {})
         answer = await self.client.request(method, path, headers=headers, **request)
         told = f"{answer.text} {answer.headers}"
@@ -93,7 +93,7 @@ async def _name_another(world: World, person: Person, pick: int) -> None:
 
 
 async def _operator_says(world: World, person: Person, pick: int) -> None:
-    """The operator speaks for the person, in a session of the gateway's."""
+    """Send a message of the operator for the person, in a session of the gateway."""
     body = {"content": person.mark, "userId": person.user, "channelId": CHANNELS[pick % 2]}
     answer = await world.client.post("/message", json=body, headers=OPERATOR)
     assert answer.status_code == 200, answer.text
@@ -139,7 +139,7 @@ def _of_a_memory(method: str, **request: Any) -> Callable[[World, Person, int], 
     async def act(world: World, person: Person, pick: int) -> None:
         if world.memories:
             whose, memory = world.memories[pick % len(world.memories)]
-            own_place = pick % 2 == 0  # another's memory asked for under one's own name is not there either
+            own_place = pick % 2 == 0  # a memory of another user does not exist under one's own name either
             place = _place(person if own_place else whose)
             await world.ask(person, method, f"{place}/memories/{memory}", whose=whose, **request)
 
@@ -149,7 +149,7 @@ def _of_a_memory(method: str, **request: Any) -> Callable[[World, Person, int], 
 async def _schedule(world: World, person: Person, pick: int) -> None:
     body = {"text": f"{person.mark} drinks tea", "rule": "every day at 9", "channelId": CHANNELS[pick % 2]}
     answer = await world.ask(person, "POST", "/v1/schedules", json=body)
-    if answer.status_code != 409:  # there is room for so many
+    if answer.status_code != 409:  # the limit permits this number
         world.schedules.append((person, answer.json()["id"]))
 
 
@@ -218,7 +218,7 @@ ACTS = (
 
 @pytest.fixture
 async def world(start: Start) -> World:
-    """A gateway with a token for each of the users, whose model tells all that it was shown."""
+    """A gateway with a token for each of the users, whose model repeats all that it received."""
     _, client = await start(FunctionModel(stream_function=_leak), gateway_token=TOKEN)
     people: list[Person] = []
     for number, user in enumerate(USERS):
@@ -236,7 +236,7 @@ async def world(start: Start) -> World:
 )
 @settings(
     max_examples=settings().max_examples // 2,
-    # What one example leaves behind, the next ones must not see either.
+    # The next example must not see data of this one.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 async def test_users_never_see_data_of_other_users(world: World, acts: list[Any]) -> None:
@@ -267,7 +267,7 @@ async def _operations(world: World) -> list[tuple[str, str]]:
 
 
 async def _filled(world: World, person: Person) -> Callable[[str], str]:
-    """A function from a path of the document to one that names what is the person's."""
+    """Return a function that fills a path of the document with ids of the person."""
     await _say(world, person, 0)
     await _remember(world, person, 0)
     await _schedule(world, person, 0)
@@ -282,7 +282,7 @@ async def _filled(world: World, person: Person) -> Callable[[str], str]:
         "user_id": write_user_id(person.user),
         "delivery_id": "dlv_0198",  # all of them are the operator's
         "server": "time",  # they too
-        "slug": "none-of-theirs",  # skills are everybody's
+        "slug": "none-of-theirs",  # all users share the skills
         "token_id": next(token["id"] for token in tokens if token["user"] == person.user),
     }
     return lambda path: path.format(**ids)
@@ -293,7 +293,11 @@ async def test_no_route_returns_data_to_wrong_user(world: World) -> None:
     fill = await _filled(world, ana)
     for method, path in await _operations(world):
         answer = await world.ask(
-            ben, method, fill(path), json={"content": "hi", "text": "hi", "decision": "deny"}
+            ben,
+            method,
+            fill(path),
+            json={"content": "hi", "text": "hi", "decision": "deny", "archived": True},
+            params={"seconds": "0", "q": ana.mark},  # the stream of all events ends at once
         )
         if "{" in path:
             assert answer.status_code in (403, 404), (method, path, answer.text)

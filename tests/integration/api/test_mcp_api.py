@@ -1,4 +1,4 @@
-"""MCP servers over HTTP: how they stand, and the operator's word."""
+"""MCP servers over HTTP: their status, and the operator's approval of their tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's memories over HTTP: listed, searched, changed, forgotten, and nobody else's."""
+"""A user's memories over HTTP: list, search, change and forget, without access to those of other users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANA = "/v1/users/ana/memories"
 OPERATOR = "a-token-of-more-than-sixteen-characters"
 
 
-async def keep(
+async def store(
     client: httpx2.AsyncClient, text: str, subject: str | None = None, place: str = ANA
 ) -> dict[str, Any]:
     answer = await client.post(place, json={"text": text, "subject": subject})
@@ -55,7 +55,7 @@ async def test_memory_is_listed_with_its_source(client: httpx2.AsyncClient):
 
 
 async def test_same_memory_again_returns_existing_one(client: httpx2.AsyncClient):
-    first = await keep(client, "I like tea")
+    first = await store(client, "I like tea")
 
     again = await client.post(ANA, json={"text": "i LIKE tea"})
 
@@ -76,7 +76,7 @@ async def test_memory_stored_by_agent_names_its_turn(start: Start):
 @pytest.mark.parametrize("limit", [1, 2, 3, 200])
 async def test_pages_contain_all_memories_newest_first(client: httpx2.AsyncClient, limit: int):
     for text in "abcde":
-        await keep(client, text)
+        await store(client, text)
     texts: list[str] = []
     after = ""
     while after is not None:
@@ -88,7 +88,7 @@ async def test_pages_contain_all_memories_newest_first(client: httpx2.AsyncClien
 
 async def test_query_finds_best_matches_with_scores(client: httpx2.AsyncClient):
     for text in ("I like green tea", "green hats", "the car is on level 3"):
-        await keep(client, text)
+        await store(client, text)
 
     found = (await client.get(ANA, params={"query": "green TEA"})).json()
 
@@ -100,19 +100,19 @@ async def test_query_finds_best_matches_with_scores(client: httpx2.AsyncClient):
 
 
 async def test_score_is_independent_of_other_users(client: httpx2.AsyncClient):
-    await keep(client, "I like saffron")
-    await keep(client, "I like tea")
+    await store(client, "I like saffron")
+    await store(client, "I like tea")
     alone = (await client.get(ANA, params={"query": "saffron like"})).json()
 
     for number in range(20):
-        await keep(client, f"saffron number {number}", place="/v1/users/ben/memories")
+        await store(client, f"saffron number {number}", place="/v1/users/ben/memories")
 
     assert (await client.get(ANA, params={"query": "saffron like"})).json() == alone
 
 
 async def test_subject_matches_in_any_spelling(client: httpx2.AsyncClient):
-    await keep(client, "blue", "Favourite colour")
-    await keep(client, "colour of the house: green")
+    await store(client, "blue", "Favourite colour")
+    await store(client, "colour of the house: green")
 
     assert await listed(client, subject="ｆａｖｏｕｒｉｔｅ  COLOUR") == ["blue"]
     assert await listed(client, query="colour", subject="favourite colour") == ["blue"]
@@ -120,9 +120,9 @@ async def test_subject_matches_in_any_spelling(client: httpx2.AsyncClient):
 
 
 async def test_newer_memory_supersedes_older_with_same_subject(client: httpx2.AsyncClient):
-    blue = await keep(client, "blue", "colour")
-    red = await keep(client, "red", "colour")
-    green = await keep(client, "green", "colour")
+    blue = await store(client, "blue", "colour")
+    red = await store(client, "red", "colour")
+    green = await store(client, "green", "colour")
 
     assert await listed(client) == ["green"]
     assert await listed(client, query="blue red") == []
@@ -133,7 +133,7 @@ async def test_newer_memory_supersedes_older_with_same_subject(client: httpx2.As
 
 
 async def test_changed_memory_keeps_old_one_as_history(client: httpx2.AsyncClient):
-    old = await keep(client, "I live in Porto", "home")
+    old = await store(client, "I live in Porto", "home")
 
     changed = (await client.patch(f"{ANA}/{old['id']}", json={"text": "I live in Lisbon"})).json()
     freed = (await client.patch(f"{ANA}/{changed['id']}", json={"subject": None})).json()
@@ -146,8 +146,8 @@ async def test_changed_memory_keeps_old_one_as_history(client: httpx2.AsyncClien
 
 
 async def test_change_to_existing_subject_supersedes_both(client: httpx2.AsyncClient):
-    await keep(client, "blue", "colour")
-    hat = await keep(client, "red", "hat")
+    await store(client, "blue", "colour")
+    hat = await store(client, "red", "hat")
 
     now = (await client.patch(f"{ANA}/{hat['id']}", json={"subject": "Colour"})).json()
 
@@ -156,14 +156,14 @@ async def test_change_to_existing_subject_supersedes_both(client: httpx2.AsyncCl
 
 
 async def test_change_without_effect_returns_memory_unchanged(client: httpx2.AsyncClient):
-    old = await keep(client, "blue", "colour")
+    old = await store(client, "blue", "colour")
 
     assert (await client.patch(f"{ANA}/{old['id']}", json={"subject": "COLOUR"})).json() == old
 
 
 async def test_superseded_memory_cannot_be_changed(client: httpx2.AsyncClient):
-    blue = await keep(client, "blue", "colour")
-    red = await keep(client, "red", "colour")
+    blue = await store(client, "blue", "colour")
+    red = await store(client, "red", "colour")
 
     answer = await client.patch(f"{ANA}/{blue['id']}", json={"text": "green"})
 
@@ -172,9 +172,9 @@ async def test_superseded_memory_cannot_be_changed(client: httpx2.AsyncClient):
 
 
 async def test_deleting_memory_deletes_its_history(client: httpx2.AsyncClient):
-    blue = await keep(client, "blue", "colour")
-    red = await keep(client, "red", "colour")
-    await keep(client, "tea")
+    blue = await store(client, "blue", "colour")
+    red = await store(client, "red", "colour")
+    await store(client, "tea")
 
     assert (await client.delete(f"{ANA}/{red['id']}")).json() == red
 
@@ -186,7 +186,7 @@ async def test_deleting_memory_deletes_its_history(client: httpx2.AsyncClient):
 
 async def test_deleting_by_query_returns_deleted_memories(client: httpx2.AsyncClient):
     for text in ("green tea at four", "I like green tea", "tea"):
-        await keep(client, text)
+        await store(client, text)
 
     gone = (await client.delete(ANA, params={"query": "green tea"})).json()
 
@@ -197,7 +197,7 @@ async def test_deleting_by_query_returns_deleted_memories(client: httpx2.AsyncCl
 
 @pytest.mark.parametrize("params", [{}, {"query": ""}, {"query": "  \t"}, {"query": "x" * 10_001}])
 async def test_delete_without_query_is_refused(client: httpx2.AsyncClient, params: dict[str, str]):
-    await keep(client, "x")
+    await store(client, "x")
 
     answer = await client.delete(ANA, params=params)
 
@@ -226,8 +226,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize("query", HOSTILE)
 async def test_no_query_fails_or_reaches_other_users(client: httpx2.AsyncClient, query: str):
-    await keep(client, "hers")
-    await keep(client, "his: a b c owner words memory x NEAR", place="/v1/users/ben/memories")
+    await store(client, "hers")
+    await store(client, "his: a b c owner words memory x NEAR", place="/v1/users/ben/memories")
 
     assert await listed(client, query=query) in ([], ["hers"])
     answer = await client.delete(ANA, params={"query": query})
@@ -255,7 +255,7 @@ STRANGE = [
 async def test_users_with_different_code_points_are_distinct(client: httpx2.AsyncClient):
     places = [*(f"/v1/users/{coded(user)}/memories" for user in STRANGE), ANA, "/v1/users/Ana/memories"]
     for number, place in enumerate(places):
-        await keep(client, f"note {number}", "s", place)
+        await store(client, f"note {number}", "s", place)
 
     for number, place in enumerate(places):
         assert await listed(client, place) == [f"note {number}"]
@@ -272,7 +272,7 @@ async def test_user_in_path_has_only_one_spelling(shared_client: httpx2.AsyncCli
 
 
 async def test_memory_of_other_user_is_404(client: httpx2.AsyncClient):
-    his = await keep(client, "his", place="/v1/users/ben/memories")
+    his = await store(client, "his", place="/v1/users/ben/memories")
     place = f"{ANA}/{his['id']}"
 
     answers = await asyncio.gather(
@@ -299,7 +299,7 @@ async def test_memory_of_other_user_is_404(client: httpx2.AsyncClient):
 async def test_invalid_memory_is_refused(
     client: httpx2.AsyncClient, body: dict[str, Any], status: int, code: str, pointer: str
 ):
-    stands = await keep(client, "stands")
+    stands = await store(client, "stands")
     refused = [await client.post(ANA, json=body)]
     if body:
         refused.append(await client.patch(f"{ANA}/{stands['id']}", json=body))
@@ -315,7 +315,7 @@ async def test_memory_of_one_megabyte_is_413(client: httpx2.AsyncClient):
 
 
 async def test_empty_change_is_refused(client: httpx2.AsyncClient):
-    stands = await keep(client, "stands")
+    stands = await store(client, "stands")
     answer = await client.patch(f"{ANA}/{stands['id']}", json={"other": 1})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_field")
 
@@ -327,7 +327,7 @@ async def test_search_with_cursor_is_refused(client: httpx2.AsyncClient):
 
 @pytest.mark.long
 async def test_full_memory_is_409(client: httpx2.AsyncClient):
-    await asyncio.gather(*(keep(client, f"note {number}") for number in range(1_000)))
+    await asyncio.gather(*(store(client, f"note {number}") for number in range(1_000)))
 
     answer = await client.post(ANA, json={"text": "one more"})
 
@@ -336,7 +336,7 @@ async def test_full_memory_is_409(client: httpx2.AsyncClient):
 
 async def test_memory_writes_and_searches_count_as_messages(start: Start):
     _, client = await start(rate_global=2)
-    place = f"{ANA}/{(await keep(client, 'I like tea'))['id']}"
+    place = f"{ANA}/{(await store(client, 'I like tea'))['id']}"
     bad = [
         await client.post(ANA, json={"text": ""}),
         await client.get(ANA, params={"query": "tea", "after": "x"}),

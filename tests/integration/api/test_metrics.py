@@ -1,4 +1,4 @@
-"""What Prometheus is told."""
+"""The metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONNECTORS = f'{{"shop": {SHOP}, "odd": {{"kind": "pigeons"}}}}'
 
 
 async def scraped(client: httpx2.AsyncClient) -> dict[tuple[str, ...], float]:
-    """The samples: name and values of the labels, and the value."""
+    """Return the samples: name and values of the labels, and the value."""
     answer = await client.get("/metrics")
     assert (answer.status_code, answer.headers["content-type"]) == (
         200,

@@ -1,4 +1,4 @@
-"""What is kept of a user: handed over, and erased."""
+"""The export and the erasure of a user's data."""
 
 import asyncio
 import csv
@@ -49,7 +49,7 @@ TOKEN = {
 
 
 async def say(client: httpx2.AsyncClient, content: str, channel: str, user: str | None, **headers: str) -> str:
-    """Send a message; the id of its turn, unless that failed."""
+    """Send a message; return the id of its turn, or None if the request failed."""
     body = {"content": content, "channelId": channel, "userId": user}
     return (await client.post("/message", json=body, headers=headers)).json().get("id", "")
 
@@ -69,7 +69,7 @@ async def erase(client: httpx2.AsyncClient, user: str) -> dict[str, Any]:
 
 
 async def export(client: httpx2.AsyncClient, user: str) -> dict[str, str]:
-    """The files of a user's export, by name."""
+    """Return the files of a user's export, by name."""
     answer = await client.get(f"/v1/users/{user}/export")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/zip")
     with ZipFile(io.BytesIO(answer.content)) as archive:
@@ -141,8 +141,8 @@ async def test_erasure_in_shared_session_keeps_turns_of_other_users(start: Start
     ]
     [session] = await rows(app, sessions)
     assert (session["speaker"], session["title"], session["summary"]) == ("ben", None, None)
-    assert session["shared"]  # whoever was there may still read along
-    assert session["summary_to"] < 0  # one that is being made finds another mark
+    assert session["shared"]  # users who were in the session may still read it
+    assert session["summary_to"] < 0  # a summary in progress finds a changed mark, and is not stored
     await say(client, "and now?", "room", "ben")
     shown = str(model.requests[-1].messages)
     assert "ben's" in shown
@@ -185,7 +185,7 @@ async def test_events_of_erased_turns_leave_memory(start: Start):
     turn = await app.turns.reader.get("gateway", await say(client, "hi", "a", "ana"))
     assert "secret words" in str([event async for event in app.turns.reader.events(turn)])
     await erase(client, "ana")
-    assert not app.turns.live.log.knows(turn.id)
+    assert not app.turns.live.log.has_events(turn.id)
 
 
 async def test_erasure_removes_sessions_of_token_and_revokes_it_without_label(gateway: Gateway):

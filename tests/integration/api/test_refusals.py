@@ -1,4 +1,4 @@
-"""What cannot be taken is refused at once, nothing of it is kept, and later it is taken."""
+"""Messages that cannot be accepted are refused at once, leave no data, and are accepted later."""
 
 import asyncio
 import sqlite3
@@ -128,7 +128,7 @@ async def test_locked_database_is_503_and_recovers(start: Start, stored: Stored,
 
 
 async def pages(app: App, room: int | None) -> None:
-    """Let the database grow by so many pages more, as on a disk that is nearly full; None frees the disk."""
+    """Let the database grow by this number of pages, as on a disk that is nearly full; None frees the disk."""
 
     def limit(connection: sa.Connection) -> None:
         used = int(connection.exec_driver_sql("PRAGMA page_count").scalar_one())
@@ -210,7 +210,7 @@ async def test_accepted_message_with_unstored_reply_is_503_and_replied_later(
     assert int(told.headers["retry-after"]) > 0
     health = await client.get("/health")
     assert (health.status_code, health.json()["status"]) == (503, "degraded")
-    for _ in range(3):  # small as they are, their answers would wait as well
+    for _ in range(3):  # the messages are small, but their answers would wait too
         refused = await send(client, channel=None)
         assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
     await pages(app, None)

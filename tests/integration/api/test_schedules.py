@@ -22,13 +22,13 @@ OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
 
 async def bearer(client: httpx2.AsyncClient, **body: Any) -> dict[str, str]:
-    """The header of a new token."""
+    """Create a token, and return its header."""
     made = await client.post("/v1/tokens", json=body, headers=OPERATOR)
     return {"Authorization": f"Bearer {made.json()['token']}"}
 
 
 async def make_due(app: App, client: httpx2.AsyncClient) -> None:
-    """Let everything be due that waits for its time; whoever schedules something more, wakes the ticker."""
+    """Make all waiting schedules due; a new schedule wakes the ticker."""
     past = {"due_at": schedules.c.created_at, "try_at": schedules.c.created_at}
     await app.database.run(
         lambda c: c.execute(sa.update(schedules).where(schedules.c.state == "active").values(past)).rowcount
@@ -37,7 +37,7 @@ async def make_due(app: App, client: httpx2.AsyncClient) -> None:
 
 
 async def eventually(client: httpx2.AsyncClient, path: str, **wanted: Any) -> dict[str, Any]:
-    """The resource, once it is so."""
+    """Return the resource as soon as it has these values."""
     async with asyncio.timeout(10):
         while True:
             body = (await client.get(path)).json()

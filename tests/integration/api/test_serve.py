@@ -1,4 +1,4 @@
-"""``torana serve`` as a process: what it says, how signals end it, what ends it with one line."""
+"""``torana serve`` as a process: its output, its signals, and the errors that end it with one line."""
 
 import json
 import os
@@ -25,7 +25,7 @@ import torana
 from torana.store.engine.lock import DataDirLock
 from torana.testing import ChatRequest, OpenAIStandIn
 
-#: The code that is tested, wherever another is installed.
+#: The tested code, also if another version is installed.
 SOURCE = Path(torana.__file__).parents[1]
 
 PLAIN_TOOL = """
@@ -43,7 +43,7 @@ def dawdle() -> str:
 
 
 class Process:
-    """One ``torana serve``."""
+    """A process of ``torana serve``."""
 
     def __init__(self, directory: Path, environ: dict[str, str], *, port: int, files: str) -> None:
         self.port = port
@@ -74,14 +74,14 @@ class Process:
 
     @property
     def handles(self) -> int:
-        """The files that it has open."""
+        """Return the number of open files."""
         return open_files_of(self._process.pid)
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
     def ended(self) -> tuple[int, str, str]:
-        """Its exit code, and what it still wrote to standard output and standard error."""
+        """Return its exit code, and its remaining output on standard output and standard error."""
         output, errors = self._process.communicate()
         return self._process.returncode, output, errors
 
@@ -110,9 +110,8 @@ Serve = Callable[..., Process]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """``serve(port=…, TORANA_MODEL="…")`` starts a process; the end of the test is its end.
-
-    ``files`` are options of ``ulimit``.
+    """``serve(port=…, TORANA_MODEL="…")`` starts a process, which ends with the test. ``files`` are options of
+    ``ulimit``.
     """
     with ExitStack() as stack:
 
@@ -125,7 +124,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 class Slow:
-    """A provider that answers only once the gate is open."""
+    """A provider that responds only when the gate is open."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -230,7 +229,7 @@ def test_second_signal_does_not_wait_for_synchronous_tool(serve: Serve, tmp_path
     process.signal(signal.SIGTERM)
     process.wait_until_draining()
     process.signal(signal.SIGTERM)
-    code, _, errors = process.ended()  # though nobody has opened the gate
+    code, _, errors = process.ended()  # although the gate is closed
     gate.open()
     assert (code, "Traceback" in errors) == (0, False)
 
@@ -247,10 +246,10 @@ def test_signal_during_start_stops_gateway_and_answers_held_requests(serve: Serv
     os.mkfifo(gate)
     (tmp_path / "slow_tools.py").write_text(f"def tool() -> str: ...\nopen({str(gate)!r}).read()")
     process = serve(TORANA_TOOLS="slow_tools:tool", PYTHONPATH=str(tmp_path))
-    # The gate opens when the other side reads it: now the build is in the middle.
+    # Opening the FIFO returns when the other side reads it: now the build is in progress.
     with gate.open("w"), closing(HTTPConnection("127.0.0.1", process.port)) as held:
         held.request("GET", "/skills")
-        # The gateway takes connections and reads from them in their order, so that now it holds the request.
+        # The gateway accepts connections and reads from them in order, so it holds the request now.
         assert httpx2.get(f"{process.url}/health").json()["status"] == "starting"
         process.signal(signal.SIGTERM)
         answer = held.getresponse()
@@ -299,7 +298,7 @@ def test_console_has_one_line_for_each_message_and_the_file_has_the_ids(serve: S
 
 @contextmanager
 def silent(process: Process, connections: int) -> Generator[list[socket.socket]]:
-    """Connections on which nothing is said."""
+    """Open connections without sending data."""
     with ExitStack() as stack:
         address = ("127.0.0.1", process.port)
         yield [stack.enter_context(socket.create_connection(address)) for _ in range(connections)]
@@ -314,7 +313,7 @@ def test_idle_connections_leave_file_descriptors_free(serve: Serve):
         connection.putheader("Content-Length", "17")
         connection.endheaders()
         with silent(process, 253) as opened:
-            # Of 254 connections 128 have room.
+            # Of 254 connections, 128 are allowed.
             eventually(lambda: len(select(opened, [], [], 0)[0]) >= 126)
             assert [one.recv(1) for one in select(opened, [], [], 0)[0]] == [b""] * 126
             assert process.handles < 256 - 64
@@ -330,11 +329,11 @@ def test_file_descriptor_limit_is_raised_to_maximum(serve: Serve):
         assert process.handles > 300
 
 
-# --- what ends it with one line
+# --- errors that end it with one line
 
 
 def fails_with(process: Process, code: int) -> str:
-    """The one line that the process ends with. What the log tells, and warnings, are others' lines."""
+    """Return the one line with which the process ends. Lines of the log and warnings are ignored."""
     returned, output, errors = process.ended()
     lines = [line for line in errors.splitlines() if not line.startswith(("{", "warning: "))]
     assert (returned, output, len(lines)) == (code, "", 1), errors

@@ -1,4 +1,4 @@
-"""Sessions as resources: forked, reset, deleted; called by what was said first."""
+"""Changes of sessions: fork, reset and delete; and titles from the first message."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -63,13 +63,13 @@ async def rows_left(app: App) -> dict[str, int]:
 
 
 async def until(app: App, *, turns: int) -> None:
-    """Wait until so many messages were accepted."""
+    """Wait until this number of messages was accepted."""
     while (await rows_left(app))["turns"] < turns:
         pass
 
 
 async def belongs_to(app: App, owner: str, content: str = "hers") -> str:
-    """A session of somebody else's, with one turn."""
+    """Create a session of another user, with one turn."""
     inbound = Inbound(owner=owner, principal="token:t", content=content, channel="home")
     return (await app.turns.reader.wait_for_end(await app.turns.accept(inbound))).session_id
 
@@ -79,7 +79,7 @@ async def belongs_to(app: App, owner: str, content: str = "hers") -> str:
 
 async def test_session_title_is_its_first_message(client: httpx2.AsyncClient):
     await say(client, "/status")
-    assert (await only_session(client))["title"] is None  # nothing was said to the agent yet
+    assert (await only_session(client))["title"] is None  # no message reached the agent yet
     await say(client, "\n  Plan my\ttrip to Porto\x07  \nwith details")
     await say(client, "and then?")
     session = await only_session(client)
@@ -119,7 +119,12 @@ async def test_copied_turns_have_new_ids_and_no_usage(client: httpx2.AsyncClient
     copy = (await client.get(f"/v1/turns/{items[0]['turnId']}")).json()
     assert original["usage"]["inputTokens"] > 0
     assert copy["id"] != original["id"]
-    assert copy["usage"] == {"inputTokens": 0, "outputTokens": 0, "costUsd": 0}
+    assert copy["usage"] == {
+        "inputTokens": 0,
+        "outputTokens": 0,
+        "costUsd": 0,
+        "estimatedInput": {"instructions": 0, "tools": 0, "history": 0},
+    }
     kept = ("reply", "userId", "status", "model", "createdAt")
     assert {name: copy[name] for name in kept} == {name: original[name] for name in kept}
     assert (copy["sessionId"], copy["channelId"]) == (fork["id"], fork["channelId"])
@@ -269,7 +274,7 @@ async def test_running_and_queued_turns_are_cancelled_before_deletion(start: Sta
     for caller in callers:
         told = await caller
         assert (told.status_code, told.json()["code"]) == (409, "turn_cancelled")
-    assert len(model.requests) <= 1  # what waited was not begun
+    assert len(model.requests) <= 1  # the queued turn was not started
     assert (await rows_left(app))["turns"] == 0
 
 
@@ -346,7 +351,7 @@ class Silent:
 
 
 class Talkative(Database):
-    """Lets messages in right before a session is deleted, as many as it is told."""
+    """Accepts a given number of messages right before a session is deleted."""
 
     turns: Turns
     left = 0
@@ -383,7 +388,7 @@ async def test_messages_arriving_during_deletion_go_with_session_up_to_a_bound(
 
 
 class Doomed(Database):
-    """Does something once, right before it is looked which turn is to be cancelled."""
+    """Runs an event once, right before the turns to cancel are read."""
 
     before_cancel: Callable[[], Awaitable[object]] | None = None
 
@@ -412,12 +417,12 @@ async def test_stop_works_in_session_under_deletion(path: Path):
     database.close()
 
 
-# --- as it is put together
+# --- in the assembled gateway
 
 
 async def test_long_session_is_summarised_by_model(start: Start):
     model = ScriptedModel("one", "two", "notes of a", "three")
-    app, client = await start(model, history_messages=2)
+    app, client = await start(model, history_messages=2, compact_percent=100)
     for content in "ab":
         await say(client, content)
     assert app.core.compaction is not None
@@ -449,5 +454,60 @@ async def test_idle_sessions_are_deleted_at_start(start: Start, tmp_path: Path):
     engine.dispose()
     _, again = await start(session_days=1)
     while len((await again.get("/v1/sessions")).json()["items"]) > 1:
-        pass  # it is done beside everything else
+        pass  # it runs concurrently with everything else
     assert (await only_session(again))["channelId"] == "new"
+
+
+# --- title and archive
+
+
+async def test_title_and_archive_are_changed_and_filtered(client: httpx2.AsyncClient):
+    for channel in ("a", "b"):
+        await client.post("/message", json={"content": "hi", "channelId": channel})
+    sessions = {item["channelId"]: item for item in (await client.get("/v1/sessions")).json()["items"]}
+    path = f"/v1/sessions/{sessions['a']['id']}"
+    changed = await client.patch(path, json={"title": " My\u202e plan\n2 ", "archived": True})
+    assert (changed.json()["title"], changed.json()["archived"]) == ("My plan 2", True)
+    assert (await client.get(path)).json() == changed.json()
+
+    async def found(archived: str) -> set[str]:
+        answer = await client.get("/v1/sessions", params={"archived": archived})
+        return {item["channelId"] for item in answer.json()["items"]}
+
+    assert [await found(archived) for archived in ("true", "false", "")] == [{"a"}, {"b"}, {"a", "b"}]
+    only_title = (await client.patch(path, json={"title": None})).json()
+    assert (only_title["title"], only_title["archived"]) == (None, True)
+
+
+async def test_next_message_ends_archiving_and_keeps_title(client: httpx2.AsyncClient):
+    sent = await client.post("/message", json={"content": "hi", "channelId": "a"})
+    path = f"/v1/sessions/{sent.json()['sessionId']}"
+    await client.patch(path, json={"title": "Mine", "archived": True})
+    await client.post("/message", json={"content": "more", "channelId": "a"})
+    session = (await client.get(path)).json()
+    assert (session["title"], session["archived"]) == ("Mine", False)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"title": " "}, {"title": "x" * 101}, {"archived": "yes"}, {"title": 1}]
+)
+async def test_invalid_change_is_400(client: httpx2.AsyncClient, change: dict[str, object]):
+    sent = await client.post("/message", json={"content": "hi", "channelId": "a"})
+    answer = await client.patch(f"/v1/sessions/{sent.json()['sessionId']}", json=change)
+    assert answer.status_code == 400, answer.text
+
+
+async def test_change_of_another_owners_session_is_404(start: Start):
+    operator = {"Authorization": "Bearer a-token-of-more-than-sixteen-characters"}
+    _, client = await start(gateway_token=operator["Authorization"].removeprefix("Bearer "))
+    made = await client.post("/v1/tokens", json={"user": "ana"}, headers=operator)
+    ana = {"Authorization": f"Bearer {made.json()['token']}"}
+    sent = await client.post("/message", json={"content": "hi"}, headers=operator)
+    path = f"/v1/sessions/{sent.json()['sessionId']}"
+    assert (await client.patch(path, json={"archived": True}, headers=ana)).status_code == 404
+    assert (await client.get(path, headers=operator)).json()["archived"] is False
+    hers = await client.post("/message", json={"content": "hi"}, headers=ana)
+    hers_path = f"/v1/sessions/{hers.json()['sessionId']}"
+    assert (await client.patch(hers_path, json={"archived": True}, headers=operator)).status_code == 200
+    audit = (await client.get("/v1/audit", headers=operator)).json()["items"][0]
+    assert (audit["action"], audit["target"]) == ("session.change", hers.json()["sessionId"])

@@ -1,4 +1,4 @@
-"""Sessions as resources: listed, looked up, read."""
+"""Reading sessions: lists, single sessions and messages."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ async def page(client: httpx2.AsyncClient, path: str, **params: Any) -> dict[str
 
 
 async def every(client: httpx2.AsyncClient, path: str, limit: int, **params: Any) -> list[dict[str, Any]]:
-    """The items of all pages."""
+    """Return the items of all pages."""
     items: list[dict[str, Any]] = []
     given = await page(client, path, limit=limit, **params)
     while given["next"] is not None:
@@ -77,14 +77,14 @@ async def test_sessions_are_filtered_by_channel_and_user(client: httpx2.AsyncCli
     for channel, user in (("a", "ana"), ("b", "ben"), ("a", "ben"), ("12", None)):
         await say(client, "hi", channel, user)
 
-    async def found(**params: Any) -> list[str]:
+    async def list_channels(**params: Any) -> list[str]:
         return [item["channelId"] for item in await every(client, "/v1/sessions", 1, **params)]
 
-    assert await found(userId="ben") == ["a", "b"]
-    assert await found(userId="ana") == ["a"]
-    assert await found(channelId="12") == ["12"]
-    assert await found(channelId="a", userId="nobody") == []
-    assert await found(channelId="\0") == []
+    assert await list_channels(userId="ben") == ["a", "b"]
+    assert await list_channels(userId="ana") == ["a"]
+    assert await list_channels(channelId="12") == ["12"]
+    assert await list_channels(channelId="a", userId="nobody") == []
+    assert await list_channels(channelId="\0") == []
 
 
 async def test_messages_are_listed_in_turn_order_including_queued(start: Start):
@@ -97,7 +97,7 @@ async def test_messages_are_listed_in_turn_order_including_queued(start: Start):
         last = await client.post("/message", json=body, headers={"Prefer": "respond-async"})
     place = f"/v1/sessions/{first['sessionId']}/messages"
 
-    async def told(limit: int) -> list[tuple[str, str]]:
+    async def list_messages(limit: int) -> list[tuple[str, str]]:
         return [(item["role"], item["content"]) for item in await every(client, place, limit)]
 
     waiting = [
@@ -108,12 +108,12 @@ async def test_messages_are_listed_in_turn_order_including_queued(start: Start):
         ("user", "fourth"),
     ]
     for limit in (1, 2, 3, 5, 50):
-        assert await told(limit) == waiting
+        assert await list_messages(limit) == waiting
     gate.set()
     await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", last.json()["id"]))
     done = [*waiting[:4], ("assistant", "three"), ("user", "fourth"), ("assistant", "four")]
     for limit in (1, 2, 3, 7, 50):
-        assert await told(limit) == done
+        assert await list_messages(limit) == done
 
 
 async def test_message_has_author_and_time(client: httpx2.AsyncClient):
@@ -156,8 +156,8 @@ BAD_CURSORS = [
     cursor(),
     cursor(1),
     cursor("a", "b"),
-    cursor("2026-01-01T00:00:00", "ses_1"),  # of no zone
-    cursor("0001-01-01T00:00:00+23:59", "ses_1"),  # before all time in UTC
+    cursor("2026-01-01T00:00:00", "ses_1"),  # without a zone
+    cursor("0001-01-01T00:00:00+23:59", "ses_1"),  # before the earliest time in UTC
     cursor(10**30, "user"),
     cursor(-1, "user"),
     cursor(1.5, "user"),

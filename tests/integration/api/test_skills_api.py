@@ -1,4 +1,4 @@
-"""Skills over HTTP: tokens install, the operator approves, and nobody reads anything of the server's."""
+"""Skills over HTTP: tokens install, the operator approves, and no caller reads files of the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEA = {"tea/SKILL.md": NEEDY, "tea/scripts/boil.sh": "curl https://kettle.exampl
 
 
 class Client:
-    """Asks as the operator, or as somebody with a token."""
+    """A client of the operator, or of a token."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.http = client
@@ -63,7 +63,7 @@ def code(answer: httpx2.Response) -> tuple[int, str]:
         ("application/zip", zipped(TEA)),
         ("application/gzip", tarred(TEA)),
         ("application/octet-stream", zipped(TEA)),
-        ("application/zip", tarred(TEA)),  # what it is, its bytes say
+        ("application/zip", tarred(TEA)),  # the bytes decide its type
     ],
 )
 async def test_uploaded_skill_waits_in_quarantine(operator: Client, media_type: str, archive: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The gateway on a real socket: how it starts, what uvicorn refuses, bodies that do not end."""
+"""The gateway on a real socket: its start, requests that uvicorn refuses, and unfinished bodies."""
 
 import asyncio
 import http.client
@@ -25,7 +25,7 @@ Serve = Callable[..., str]
 
 
 class Door:
-    """A build that waits until it is told to go on."""
+    """A build that waits until a test continues it."""
 
     def __init__(self, error: OperatorError | None = None) -> None:
         self.reached = threading.Event()
@@ -86,20 +86,20 @@ def running(
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One for all tests that only talk to it."""
+    """A gateway for all tests that only send requests."""
     with running(tmp_path_factory.mktemp("data")) as gateway:
         yield gateway
 
 
-def said(gateway: Running, raw: bytes) -> bytes:
-    """All that is answered to these bytes until the connection is closed."""
+def exchange(gateway: Running, raw: bytes) -> bytes:
+    """Send these bytes, and return all bytes of the response until the connection is closed."""
     with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
         connection.sendall(raw)
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
 def parsed(answer: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
-    """Status, headers and JSON of one answer that ends with the connection."""
+    """Return status, headers and JSON of one response that ends with the connection."""
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
@@ -185,7 +185,7 @@ def test_gateway_listens_on_ipv6():
         assert listener.family is socket.AF_INET6
 
 
-# --- what is no request
+# --- invalid requests
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_gateway_listens_on_ipv6():
     ids=lambda raw: raw[:24].decode("latin-1"),
 )
 def test_invalid_http_is_400_problem(gateway: Running, raw: bytes):
-    status, headers, problem = parsed(said(gateway, raw))
+    status, headers, problem = parsed(exchange(gateway, raw))
     assert (status, headers["content-type"]) == (400, "application/problem+json")
     assert problem["detail"].startswith("This is not a valid HTTP/1.1 request: ")
     assert "bytearray" not in problem["detail"]
@@ -222,7 +222,7 @@ def test_invalid_http_is_400_problem(gateway: Running, raw: bytes):
 
 def test_request_head_below_limit_is_accepted(gateway: Running):
     raw = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"x" * 60_000 + b"\r\n\r\n"
-    assert parsed(said(gateway, raw))[0] == 200
+    assert parsed(exchange(gateway, raw))[0] == 200
 
 
 def test_endless_request_head_is_cut_off(gateway: Running):
@@ -234,11 +234,11 @@ def test_endless_request_head_is_cut_off(gateway: Running):
 
 def test_incomplete_request_head_times_out(gateway: Running, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http11, "HEAD_SECONDS", 0.05)
-    assert said(gateway, b"GET /health HTTP/1.1\r\nX: ") == b""
+    assert exchange(gateway, b"GET /health HTTP/1.1\r\nX: ") == b""
 
 
 def test_garbage_after_request_closes_connection(gateway: Running):
-    answer = said(gateway, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\ngarbage\r\n\r\n")
+    answer = exchange(gateway, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\ngarbage\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
@@ -280,7 +280,7 @@ def test_head_size_is_counted_per_request(gateway: Running):
     ],
 )
 def test_unusual_requests_get_usual_responses(gateway: Running, raw: bytes, status: int, code: str):
-    answer = parsed(said(gateway, raw))
+    answer = parsed(exchange(gateway, raw))
     assert (answer[0], answer[2]["code"]) == (status, code)
 
 
@@ -290,13 +290,13 @@ def test_unusual_requests_get_usual_responses(gateway: Running, raw: bytes, stat
 )
 def test_absolute_target_is_reduced_to_its_path(gateway: Running, target: bytes):
     request = b"GET %s HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n" % target
-    assert said(gateway, request).startswith(b"HTTP/1.1 200 ")
+    assert exchange(gateway, request).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("authority", [b"evil.example", b"localhost.evil.example:80", b"[", b"localhost\\"])
 def test_authority_of_absolute_target_overrides_host_header(gateway: Running, authority: bytes):
     request = b"GET http://%s/skills HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % authority
-    answer = parsed(said(gateway, request))
+    answer = parsed(exchange(gateway, request))
     assert (answer[0], answer[2]["code"]) == (403, "host_not_allowed")
 
 
@@ -305,11 +305,11 @@ def test_health_accepts_absolute_target(tmp_path: Path):
     request = b"GET http://gate.example/%s HTTP/1.1\r\nHost: gate.example\r\nConnection: close\r\n\r\n"
     with running(tmp_path, door, gateway_token="0123456789abcdef") as gateway:
         door.reached.wait()
-        assert parsed(said(gateway, request % b"health"))[2]["status"] == "starting"
+        assert parsed(exchange(gateway, request % b"health"))[2]["status"] == "starting"
         door.opened.set()
         gateway.ready.wait()
-        assert parsed(said(gateway, request % b"health"))[2]["status"] == "ok"
-        assert parsed(said(gateway, request % b"skills"))[0] == 401
+        assert parsed(exchange(gateway, request % b"health"))[2]["status"] == "ok"
+        assert parsed(exchange(gateway, request % b"skills"))[0] == 401
 
 
 def test_request_with_two_lengths_closes_connection(gateway: Running):
@@ -318,13 +318,17 @@ def test_request_with_two_lengths_closes_connection(gateway: Running):
         b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
     ) % (len(body), len(body), body)
-    status, headers, answer = parsed(said(gateway, first + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    status, headers, answer = parsed(
+        exchange(gateway, first + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    )
     assert (status, headers["connection"], answer["reply"]) == (200, "close", "yes")
 
 
 def test_head_sends_no_body(gateway: Running):
     for path in (b"/health", b"/nope", b"/message"):
-        answer = said(gateway, b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = exchange(
+            gateway, b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
         assert answer.endswith(b"\r\n\r\n")
 
 
@@ -395,7 +399,7 @@ def test_disconnect_during_body_is_harmless(gateway: Running, caplog: pytest.Log
     assert "Traceback" not in caplog.text
 
 
-# --- leaving
+# --- disconnecting
 
 
 def test_disconnect_from_stream_or_wait_does_not_cancel_turn(
@@ -412,7 +416,7 @@ def test_disconnect_from_stream_or_wait_does_not_cancel_turn(
             if line.startswith("data: "):
                 turns.append(json.loads(line.removeprefix("data: "))["id"])
                 break
-    # Its session's next message is answered after it.
+    # The next message of its session is answered after it.
     assert httpx2.post(gateway.url + "/message", json={"content": "hi", "channelId": "left"}).status_code == 200
     assert httpx2.get(f"{gateway.url}/v1/turns/{turns[0]}").json()["status"] == "completed"
     assert "Traceback" not in caplog.text

@@ -1,4 +1,4 @@
-"""A start that fails half-way, or is given up, leaves nothing open."""
+"""A start that fails or is cancelled half-way closes everything that it opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torana.testing import ScriptedModel
 
 
 class Model(ScriptedModel):
-    """Knows how often it is open."""
+    """A model that counts how often it is open."""
 
     opened = 0
 
@@ -39,7 +39,7 @@ class Model(ScriptedModel):
 
 
 def built(home: Path, model: Model, **settings: object) -> App:
-    """A gateway with an MCP server, which is a process."""
+    """Build a gateway with an MCP server, which is a process."""
     server = {"command": sys.executable, "args": ["-P", hostile_mcp.__file__], "allow": ["echo"]}
     values = {"data_dir": home / "data", "mcp": json.dumps({"shop": server})} | settings
     environ = {f"TORANA_{name.upper()}": str(value) for name, value in values.items()}
@@ -49,31 +49,31 @@ def built(home: Path, model: Model, **settings: object) -> App:
 
 
 def children() -> set[int]:
-    """The processes that this one has begun."""
+    """Return the child processes of this process."""
     return {child.pid for child in psutil.Process().children()}
 
 
 @pytest.fixture
-def taken() -> Generator[int]:
-    """A port that somebody has."""
+def used_port() -> Generator[int]:
+    """A port that is in use."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         yield other.getsockname()[1]
 
 
 def stores() -> set[threading.Thread]:
-    """The threads of databases that are open."""
+    """Return the threads of open databases."""
     return {thread for thread in threading.enumerate() if thread.name == "torana-store"}
 
 
 @pytest.mark.parametrize("ends", ["skills", "turns", "subscriptions", "hooks", "cancelled"])
-async def test_failed_start_closes_everything_opened(tmp_path: Path, taken: int, ends: str) -> None:
+async def test_failed_start_closes_everything_opened(tmp_path: Path, used_port: int, ends: str) -> None:
     tasks, processes, threads, model = asyncio.all_tasks(), children(), stores(), Model()
-    settings: dict[str, Any] = {"hooks_port": taken} if ends == "hooks" else {}
+    settings: dict[str, Any] = {"hooks_port": used_port} if ends == "hooks" else {}
     app = built(tmp_path, model, **settings)
     await app.database.run(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 60000"))
 
     with closing(sqlite3.connect(tmp_path / "data" / DATABASE_NAME, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")  # so that the start waits until the server's process is there
+        other.execute("BEGIN IMMEDIATE")  # the start waits until the server's process exists
         starting = asyncio.create_task(app.start())
         await app.core.acting.mcp.supervisors["shop"].tried.wait()
         assert (model.opened, len(children() - processes)) == (1, 1)

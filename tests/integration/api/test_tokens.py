@@ -1,4 +1,4 @@
-"""Tokens over HTTP: made, used, rotated, revoked; what bad input meets; and the audit record."""
+"""Tokens over HTTP: creation, use, rotation, revocation, invalid input, and the audit record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPERATOR = "a-token-of-more-than-sixteen-characters"
 INVALID = 'Bearer realm="torana", error="invalid_token"'
 
 
-#: What may become of a secret on its way.
+#: Ways in which a secret may be damaged in transit.
 DAMAGED: list[Callable[[str], str]] = [
     lambda token: token[:-1],
     lambda token: token + "x",
@@ -78,13 +78,13 @@ async def ask(client: httpx2.AsyncClient, token: str, path: str = "/skills") -> 
 
 
 async def change(app: App, token_id: str, **values: Any) -> None:
-    """What time does to a token."""
+    """Change the time of a token in the database."""
     statement = sa.update(tokens).where(tokens.c.id == token_id).values(values)
     await app.database.run(lambda connection: connection.execute(statement))
 
 
 async def acts(operator: httpx2.AsyncClient) -> list[tuple[str, str, str, str]]:
-    """Who did what to what from where, the oldest first."""
+    """Return principal, action, object and source of each action, the oldest first."""
     items = (await operator.get("/v1/audit")).json()["items"]
     return [(item["principal"], item["action"], item["target"], item["source"]) for item in reversed(items)]
 
@@ -186,7 +186,7 @@ async def test_altered_token_is_refused(
     sent = changed(made["token"])
     answer = await ask(client, sent)
     if not guarded and not sent.startswith("torana_"):
-        assert answer.status_code == 200  # an open gateway looks at no other credentials
+        assert answer.status_code == 200  # an open gateway checks no other credentials
     else:
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, INVALID)
         assert made["token"] not in answer.text
@@ -468,7 +468,7 @@ async def test_operator_changes_to_sessions_and_memories_are_audited(guarded: Ga
 
 
 async def failed_turn(client: httpx2.AsyncClient, headers: dict[str, str]) -> str:
-    """The id of a turn whose model failed."""
+    """Return the id of a turn whose model failed."""
     answer = await client.post(
         "/message", json={"content": "hi"}, headers=headers | {"Accept": "text/event-stream"}
     )

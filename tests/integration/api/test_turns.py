@@ -1,4 +1,4 @@
-"""Turns as resources: looked up, watched, cancelled, run again."""
+"""Turns over HTTP: reading, following, cancelling and retrying."""
 
 import asyncio
 import json
@@ -21,13 +21,13 @@ Event = tuple[str, str, dict[str, Any]]
 
 
 async def until(happened: Callable[[], object]) -> None:
-    """Let everything else run until it has happened; the test's own time limit ends it otherwise."""
+    """Run other tasks until the condition holds; the test's own time limit ends the wait otherwise."""
     while not happened():  # noqa: ASYNC110 - the script has no event for having been asked
         await asyncio.sleep(0)
 
 
 def events_of(answer: httpx2.Response) -> list[Event]:
-    """The events of a whole stream: type, id and data."""
+    """Return the events of a whole stream: type, id and data."""
     assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
     events: list[Event] = []
     for frame in answer.text.split("\n\n")[:-1]:
@@ -37,7 +37,7 @@ def events_of(answer: httpx2.Response) -> list[Event]:
 
 
 async def later(client: httpx2.AsyncClient, **body: Any) -> str:
-    """The turn of a message that is not waited for."""
+    """Send a message without waiting, and return its turn."""
     answer = await client.post("/message", json=HI | body, headers={"Prefer": "respond-async"})
     return answer.json()["id"]
 
@@ -190,7 +190,7 @@ async def test_only_failed_turn_can_be_retried(start: Start):
         assert (refused.status_code, refused.json()["code"]) == (409, "not_failed")
 
 
-# --- whose
+# --- owners
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def _send(place: Place, content: str) -> str:
     return httpx2.post(f"{address}/message", json=body, headers=headers, trust_env=False).json()["id"]
 
 
-def _asked(place: Place) -> list[dict[str, Any]]:
+def _open_approval(place: Place) -> list[dict[str, Any]]:
     code, out, err = place.run("approvals", "list", "--json")
     assert (code, err) == (0, "")
     return json.loads(out)["items"]
@@ -50,7 +50,7 @@ def test_calls_are_listed_approved_and_denied(place: Place) -> None:
     place.serve(TORANA_PERMISSIONS=ASKS)
     assert place.run("approvals", "list") == (0, "No tool call waits for approval.\n", "")
     turns = [_send(place, content) for content in ("what is 1 + 1", "what is 2 + 2", "what is 3 + 3")]
-    found = eventually(lambda: listed if len(listed := _asked(place)) == 3 else None)
+    found = eventually(lambda: listed if len(listed := _open_approval(place)) == 3 else None)
     asked = {item["turnId"]: item for item in found}
     first, second = (asked[turn] for turn in turns[:2])
     listed = place.run("approvals", "list")[1]
@@ -86,7 +86,7 @@ def test_calls_are_listed_approved_and_denied(place: Place) -> None:
 def test_approval_needs_a_confirmation_of_the_printed_call(place: Place) -> None:
     place.serve(TORANA_PERMISSIONS=ASKS)
     turn = _send(place, "what is 1 + 1")
-    (asked,) = eventually(lambda: _asked(place))
+    (asked,) = eventually(lambda: _open_approval(place))
 
     for name, more in ((turn, ()), (asked["id"], ()), (turn, ("--yes",))):
         code, out, err = place.run("approvals", "approve", name, *more)
@@ -96,7 +96,7 @@ def test_approval_needs_a_confirmation_of_the_printed_call(place: Place) -> None
     for answer, code in (("n", 1), ("y", 0)):
         with command_in(place, "approvals", "approve", turn) as terminal:
             assert "1 + 1" in terminal.expect("Approve? [y/N]")
-            assert [one["id"] for one in _asked(place)] == [asked["id"]]
+            assert [one["id"] for one in _open_approval(place)] == [asked["id"]]
             terminal.type(f"{answer}\n")
             assert terminal.exit_code() == code
 
@@ -106,7 +106,7 @@ def test_approval_needs_a_confirmation_of_the_printed_call(place: Place) -> None
 def test_hidden_characters_of_a_call_are_printed_escaped(place: Place) -> None:
     place.serve(TORANA_PERMISSIONS=ASKS)
     turn = _send(place, "what is 1 + 1")
-    (asked,) = eventually(lambda: _asked(place))
+    (asked,) = eventually(lambda: _open_approval(place))
     hidden = json.dumps({"expression": "1\x1b[2J\u202e"})
 
     code, out, err = place.run("approvals", "approve", asked["id"], "--yes", "--arguments", hidden)

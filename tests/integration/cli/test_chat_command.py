@@ -244,3 +244,29 @@ def test_closed_output_pipe_prints_no_error(place: Place) -> None:
     assert talk.stderr
     assert talk.stderr.read() == ""
     assert talk.wait(30) == 1
+
+
+def test_files_reach_the_model(place: Place) -> None:
+    (place.path / "notes.txt").write_text("Call Ana.")
+    with OpenAIStandIn(reply=lambda request: str(request.messages[-1]["content"])) as server:
+        model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
+        code, out, err = place.run("chat", "--file", "notes.txt", "look", **model)
+    assert (code, err) == (0, "")
+    assert "look\\n[file: notes.txt, text/plain, 0.0 kB]" in out
+    assert "notes.txt:\\nCall Ana." in out
+
+
+def test_files_that_cannot_be_sent_are_refused(place: Place) -> None:
+    (place.path / "large.txt").write_bytes(b"a" * 3_750_001)
+    (place.path / "notes.txt").write_text("Call Ana.")
+    faults = {
+        "missing.txt": "missing.txt: cannot be read (No such file or directory)\n",
+        ".": ".: not a file\n",
+        "large.txt": "large.txt: has more than 3,750,000 bytes, the maximum of a file\n",
+    }
+    for path, fault in faults.items():
+        assert place.run("chat", "-f", path, "look") == (1, "", fault)
+    code, out, err = place.run("chat", "-f", "notes.txt", "look")
+    assert (code, out) == (1, "")
+    assert "the model receives no files" in err
+    assert place.run("chat", "-f", "notes.txt")[0] == 2

@@ -209,3 +209,27 @@ def test_token_of_a_remote_gateway_is_asked_for_without_echo(place: Place) -> No
         screen.type("1 + 1\r")
         screen.expect(r"^1 \+ 1 = 2\n>\Z")
         assert TOKEN.encode() not in screen.output
+
+
+def test_attached_files_go_with_the_next_message(place: Place) -> None:
+    (place.path / "my notes.txt").write_text("Call Ana.")
+
+    def reply(request: ChatRequest) -> str:
+        return "1 file." if "Call Ana." in str(request.messages[-1]["content"]) else "0 files."
+
+    with OpenAIStandIn(reply=reply) as server:
+        model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
+        with chat_in(place, **model) as screen:
+            screen.prompt()
+            screen.type("/attach nowhere.txt\r")
+            screen.expect(r"^nowhere.txt: cannot be read \(No such file or directory\)\n>\Z")
+            screen.type("/attach my\\ notes.txt\r")
+            screen.expect(r"^With the next message: my notes.txt \(0.0 kB\).\n>\Z")
+            screen.type("/attach\r")
+            screen.expect(r"^No file is attached.\n>\Z")
+            screen.type("/attach 'my notes.txt'\r")
+            screen.expect(r"^With the next message: my notes.txt \(0.0 kB\).\n>\Z")
+            screen.type("look\r")
+            screen.expect(r"^1 file.\n>\Z")
+            screen.type("and now?\r")
+            screen.expect(r"^0 files.\n>\Z")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OPERATOR = {"TORANA_GATEWAY_TOKEN": "a-token-of-more-than-sixteen-characters"}
 
 
-def _made(place: Place, *arguments: str) -> dict[str, Any]:
+def _create_token(place: Place, *arguments: str) -> dict[str, Any]:
     code, out, err = place.run("token", *arguments, "--json", **OPERATOR)
     assert (code, err.partition(" /")[0]) in ((0, ""), (0, "created a new database"))
     return json.loads(out)
@@ -32,9 +32,9 @@ def _status(place: Place, token: dict[str, Any]) -> int:
 
 def test_token_is_created_rotated_and_revoked_beside_a_gateway(place: Place) -> None:
     place.serve(**OPERATOR)
-    old = _made(place, "create", "--user", "alice", "--expires", "30d")
+    old = _create_token(place, "create", "--user", "alice", "--expires", "30d")
     assert (old["user"], _status(place, old)) == ("alice", 200)
-    new = _made(place, "rotate", old["id"])
+    new = _create_token(place, "rotate", old["id"])
     assert (_status(place, old), _status(place, new)) == (200, 200)
     assert place.run("token", "revoke", new["id"], **OPERATOR) == (0, f"{new['id']} is revoked\n", "")
     assert (_status(place, old), _status(place, new)) == (200, 401)
@@ -48,7 +48,7 @@ def test_token_is_created_rotated_and_revoked_beside_a_gateway(place: Place) -> 
 
 
 def test_token_created_before_the_start_is_valid(place: Place) -> None:
-    token = _made(place, "create", "--user", "alice")
+    token = _create_token(place, "create", "--user", "alice")
     place.serve(**OPERATOR)
     assert _status(place, token) == 200
 

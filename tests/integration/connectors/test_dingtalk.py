@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.standins.dingtalk import CLIENT, ROBOT, SECRET, DingtalkStandIn
+from tests.standins.http import SignCounter
 
 from torana.connectors.base import OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
 from torana.connectors.platforms.dingtalk import Dingtalk, DingtalkSettings
@@ -96,7 +97,7 @@ class TestHearing:
         attachment = heard.attachments[0]
         assert ((attachment.kind, attachment.name), heard.text) == (file, text)
         assert attachment.fetch is not None
-        assert await attachment.fetch(5) == b"12345"  # though the connection has ended
+        assert await attachment.fetch(5) == b"12345"  # although the connection has ended
         platform.lengths = True
         platform.end_token()
         with pytest.raises(TooLarge):
@@ -120,7 +121,9 @@ class TestSending:
             platform.end_token()
             await asyncio.gather(*(line.connector.send(part(f"{n}", ANA)) for n in range(5)))
             assert len(await platform.shown(6)) == 6
-            assert platform.tokens == 3  # one at the beginning, one that ended, one for all five
+            assert (
+                platform.tokens == 3
+            )  # one request at the start, one after the expiry, one for all five calls
 
     @pytest.mark.parametrize("room", [False, True])
     async def test_reply_uses_session_webhook_without_permission(
@@ -253,19 +256,6 @@ class TestSending:
             await connector.send(part("hello", ANA))
 
 
-class Signs(Line):
-    """A line that sets an event after three signs of life."""
-
-    def __init__(self, connector: Dingtalk) -> None:
-        super().__init__(connector)
-        self.enough = asyncio.Event()
-
-    def alive(self) -> None:
-        super().alive()
-        if self.signs == 3:
-            self.enough.set()
-
-
 class TestConnection:
     async def test_ping_is_answered_with_its_data(self, platform: DingtalkStandIn) -> None:
         async with listening(platform):
@@ -296,7 +286,7 @@ class TestConnection:
             await line.next()
             await platform.disconnect()
             await platform.until(lambda: platform.connections >= 2)
-            assert (await line.next()).text == "slow"  # told again, as it was not acknowledged
+            assert (await line.next()).text == "slow"  # repeated, because it was not acknowledged
             quick = await platform.say("quick", sender="bob")
             assert (await line.next()).text == "quick"
             await platform.until(lambda: platform.acknowledged == [quick])
@@ -312,7 +302,7 @@ class TestConnection:
     ) -> None:
         monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.05)
         connector = Dingtalk(DingtalkSettings.model_validate(platform.settings()))
-        line = Signs(connector)
+        line = SignCounter(connector)
         run = asyncio.create_task(connector.run(line))
         await asyncio.wait_for(line.enough.wait(), PATIENCE)
         run.cancel()

@@ -55,7 +55,7 @@ async def started(platform: DiscordStandIn) -> tuple[Line, asyncio.Task[None]]:
     return line, run
 
 
-# What is heard
+# Received messages
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,12 @@ async def test_file_size_limit_ignores_declared_size(platform: DiscordStandIn) -
         for fetch in fetches:
             with pytest.raises(TooLarge):
                 await fetch(1_000)
-        with pytest.raises(ConnectionError) as raised:  # deleted meanwhile; its address opens files
+        with pytest.raises(ConnectionError) as raised:  # deleted meanwhile; its address gives access to files
             await fetches[1](20_000)
         assert "signature" not in str(raised.value)
 
 
-# What is said
+# Sent messages
 
 
 async def test_reply_mentions_no_user_or_role(platform: DiscordStandIn) -> None:
@@ -258,7 +258,9 @@ async def test_lost_response_has_unknown_outcome_and_lost_connection_is_retried(
         platform.hang_up_on_a_message()
         with pytest.raises(OutcomeUnknown):
             await line.connector.send(part("hello", Place(chat=platform.general)))
-        monkeypatch.setattr("discord.http.Route.BASE", "http://127.0.0.1:1/api/v10")  # where nobody is
+        monkeypatch.setattr(
+            "discord.http.Route.BASE", "http://127.0.0.1:1/api/v10"
+        )  # in a channel without members
         with pytest.raises(RetryLater):
             await line.connector.send(part("hello", Place(chat=platform.general)))
 
@@ -270,7 +272,7 @@ async def test_sending_before_connection_raises_retry_later(platform: DiscordSta
     await connector.typing(Place(chat=platform.general))
 
 
-# What becomes of the connection
+# The connection
 
 
 async def test_interrupted_session_resumes_without_losing_messages(platform: DiscordStandIn) -> None:
@@ -279,7 +281,7 @@ async def test_interrupted_session_resumes_without_losing_messages(platform: Dis
         await line.next()
         await platform.cut()
         for n in range(3):
-            await platform.say(f"missed {n}", sender="carol")  # who is in no settings
+            await platform.say(f"missed {n}", sender="carol")  # a user who is not in the settings
         assert [(await line.next()).text for _ in range(3)] == ["missed 0", "missed 1", "missed 2"]
         assert (platform.identified, platform.resumed) == (1, 1)
 
@@ -397,7 +399,7 @@ async def test_cancellation_before_hello_closes_socket(platform: DiscordStandIn)
     await platform.until(lambda: platform.connected == 1)
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
-    gc.collect()  # now a socket that nobody closed would be warned of
+    gc.collect()  # an open socket would cause a warning now
     await platform.until(lambda: not platform.connections)
 
 
@@ -417,11 +419,11 @@ async def test_log_does_not_contain_token(platform: DiscordStandIn, caplog: pyte
         await platform.cut()
         await platform.say("again")
         await line.next()
-    assert "hello" in caplog.text  # the library tells much at this level
+    assert "hello" in caplog.text  # the library logs much at this level
     assert TOKEN not in caplog.text
 
 
-# What was missed while nobody listened
+# Messages during an interruption
 
 
 async def test_missed_messages_of_rooms_and_threads_keep_their_order(platform: DiscordStandIn) -> None:
@@ -439,7 +441,7 @@ async def test_missed_messages_of_rooms_and_threads_keep_their_order(platform: D
     assert texts.index("in the room") < texts.index("in the room too")
 
 
-async def asked(platform: DiscordStandIn) -> list[str]:
+async def requested_rooms(platform: DiscordStandIn) -> list[str]:
     """Return the rooms whose history a connector requests at its start."""
     async with listening(platform) as line:
         assert (await line.next()).text == "missed"
@@ -452,7 +454,7 @@ async def test_unreadable_channel_is_not_asked_for_history(platform: DiscordStan
     platform.hide_history(platform.side)
     await platform.say("missed", room=platform.general)
     await platform.say("hidden", room=platform.side)
-    assert await asked(platform) == [platform.general]
+    assert await requested_rooms(platform) == [platform.general]
 
 
 async def test_channel_with_only_old_messages_is_not_asked_for_history(platform: DiscordStandIn) -> None:
@@ -461,7 +463,7 @@ async def test_channel_with_only_old_messages_is_not_asked_for_history(platform:
     await platform.say("long ago")
     platform.minutes = 0
     await platform.say("missed", room=platform.general)
-    assert await asked(platform) == [platform.general]
+    assert await requested_rooms(platform) == [platform.general]
 
 
 async def test_catch_up_of_zero_minutes_asks_for_no_history(platform: DiscordStandIn) -> None:
@@ -496,11 +498,11 @@ async def test_approved_sender_is_answered_after_downtime(
     await pairing.deny(f"discord:{ids['eve']}", kinds=("discord",), act=act)
     ended: list[Callable[[Turn], None]] = []
 
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for listener in ended:
             listener(turn)
 
-    turns = open_turns(ScriptedModel("welcome back"), clock=utc_now, ended=tell)
+    turns = open_turns(ScriptedModel("welcome back"), clock=utc_now, ended=notify)
     hub = Connectors(
         accounts=[Account(name="home", kind="discord", values=platform.settings())],
         admission=Admission(

@@ -77,7 +77,7 @@ def unseen(platform: MailServer) -> int:
     )
 
 
-# What comes
+# Incoming mail
 
 
 async def test_mail_is_marked_seen_only_after_acceptance(platform: MailServer) -> None:
@@ -127,7 +127,7 @@ async def test_mail_that_arrives_during_search_is_found(platform: MailServer) ->
             searched += 1
             if searched == 1:
                 await platform.say("just now")
-        if b"IDLE" in data:  # from now on the server tells nothing
+        if b"IDLE" in data:  # from now on the server reports no changes
             platform.imap.open.clear()
         return data
 
@@ -317,7 +317,7 @@ async def test_unreadable_mail_does_not_block_next_mail(platform: MailServer) ->
         await until_seen(platform, 2)
 
 
-# What goes
+# Outgoing mail
 
 
 async def test_reply_has_standard_headers_text_and_html(platform: MailServer) -> None:
@@ -386,7 +386,7 @@ async def test_smtp_answer_becomes_delivery_error(
     platform: MailServer, command: str, answer: str | None, error: type[Exception]
 ) -> None:
     async with listening(platform) as line:
-        # More than one way to log in is tried.
+        # Several login methods are tried.
         platform.smtp.answers[command] = [answer] * (2 if command == "auth" else 1)
         place = Place(chat=f"ana@{PEOPLE}")
         with pytest.raises(error) as raised:
@@ -509,7 +509,7 @@ async def test_imap_login_error_is_permanent_or_retried(
     platform: MailServer, code: str, error: type[Exception]
 ) -> None:
     await platform.refuse_login()
-    platform.smtp.password = platform.password  # the other half of the server is asked first
+    platform.smtp.password = platform.password  # the SMTP server is checked first
     platform.imap.on_answer = lambda data: data.replace(b"[AUTHENTICATIONFAILED]", code.encode())
     with pytest.raises(error, match="IMAP") as raised:
         async with listening(platform):

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from tests.standins.feishu import APP, BOT, SECRET, FeishuStandIn
+from tests.standins.http import SignCounter
 
 from torana.connectors.base import OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
 from torana.connectors.platforms.feishu import Feishu, FeishuSettings
@@ -124,7 +125,7 @@ class TestHearing:
             file = (await line.next()).attachments[0]
         assert (file.kind, file.name, file.media_type) == told
         assert file.fetch is not None
-        assert await file.fetch(5) == b"12345"  # though the connection has ended
+        assert await file.fetch(5) == b"12345"  # although the connection has ended
         platform.lengths = True
         platform.end_token()
         with pytest.raises(TooLarge):
@@ -145,7 +146,9 @@ class TestSending:
             platform.end_token()
             await asyncio.gather(*(line.connector.send(part(f"{n}", CHAT)) for n in range(5)))
             assert len(await platform.shown(5)) == 5
-            assert platform.tokens == 3  # one at the beginning, one that ended, one for all five
+            assert (
+                platform.tokens == 3
+            )  # one request at the start, one after the expiry, one for all five calls
 
     async def test_repeatedly_refused_access_token_raises_retry_later(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
@@ -234,19 +237,6 @@ class TestSending:
             await connector.send(part("hello", CHAT))
 
 
-class Signs(Line):
-    """A line that sets an event after three signs of life."""
-
-    def __init__(self, connector: Feishu) -> None:
-        super().__init__(connector)
-        self.enough = asyncio.Event()
-
-    def alive(self) -> None:
-        super().alive()
-        if self.signs == 3:
-            self.enough.set()
-
-
 class TestConnection:
     async def test_connector_sends_pings_at_requested_interval(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
@@ -259,7 +249,7 @@ class TestConnection:
     ) -> None:
         monkeypatch.setattr("torana.connectors.transport.websocket._PROBE", 0.05)
         connector = Feishu(FeishuSettings.model_validate(platform.settings()))
-        line = Signs(connector)
+        line = SignCounter(connector)
         run = asyncio.create_task(connector.run(line))
         await asyncio.wait_for(line.enough.wait(), PATIENCE)
         run.cancel()

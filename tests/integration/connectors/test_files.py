@@ -72,12 +72,12 @@ async def test_image_pdf_and_text_reach_provider(start: Any, server: OpenAIStand
     assert picture[-1]["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     assert base64.b64encode(PDF).decode() in document[-1]["file"]["file_data"]
     assert text[-1]["text"] == "a.txt:\nhello\n[end of a.txt]"
-    # Of earlier messages only the names are sent again, and the model was told so.
+    # Of earlier messages only the names are sent again, and the instructions say so.
     assert [message["content"] for message in server.requests[2].messages if message["role"] == "user"][:2] == [
         "look\n[image: cat.png, image/png, 2.0 kB]",
         "look\n[file: doc.pdf, application/pdf, 0.0 kB]",
     ]
-    assert "names something that came with it" in server.requests[0].messages[0]["content"]
+    assert "names a file of a message" in server.requests[0].messages[0]["content"]
 
 
 async def test_model_receives_only_text_files_by_default(start: Any) -> None:

@@ -84,11 +84,11 @@ async def test_approved_user_of_one_board_is_unknown_on_another(
     pairing = Pairing(database=database, clock=utc_now)
     ended: list[Callable[[Turn], None]] = []
 
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for listener in ended:
             listener(turn)
 
-    turns = open_turns(ScriptedModel("welcome"), clock=utc_now, ended=tell)
+    turns = open_turns(ScriptedModel("welcome"), clock=utc_now, ended=notify)
     stand_in = runpy.run_path(str(place / "tests/test_board.py"))["BoardStandIn"]
     async with stand_in() as ours, stand_in() as theirs:
         theirs.token = "another"

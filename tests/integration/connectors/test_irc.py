@@ -80,7 +80,7 @@ async def test_longest_lines_arrive_whole(platform: IrcPlatform, nick: str, room
         lines = [one for one in watcher.lines if b" PRIVMSG " in one and one.startswith(f":{nick}!".encode())]
         said = "".join(one.partition(b" :")[2].decode() for one in lines)
         assert said.replace(" ", "") == text.replace(" ", "").replace("\n", "")
-        # Not by this server's mercy: with the longest name of a host, nothing is cut either.
+        # This does not depend on the server: with the longest host name, nothing is cut either.
         assert max(len(one) - len(b"127.0.0.1") + 64 for one in lines) <= 510
 
 
@@ -329,7 +329,7 @@ async def test_dead_connection_reports_no_activity(
                 await signs.get()
         platform.proxy.stall()
         monkeypatch.setattr(irc, "TIMEOUT", 0.05)
-        with pytest.raises(OutcomeUnknown):  # what was under way has come meanwhile
+        with pytest.raises(OutcomeUnknown):  # the line in transit has arrived meanwhile
             await line.connector.send(part("hello", Place(chat=ROOM)))
         before = signs.qsize()
         with pytest.raises(OutcomeUnknown):

@@ -59,14 +59,14 @@ async def texts(line: Line, last: str) -> list[str]:
     return heard
 
 
-# --- what is heard again, and what never ---
+# --- received and ignored events ---
 
 
 async def test_listening_resumes_after_last_event(platform: MatrixPlatform) -> None:
     async with listening(platform) as line:
         await platform.say("one")
         assert await texts(line, "one") == ["one"]
-        await platform.wire.until_kept()
+        await platform.wire.until_token_stored()
     await platform.say("two")
     await platform.say("three", sender="bob")
 
@@ -75,7 +75,7 @@ async def test_listening_resumes_after_last_event(platform: MatrixPlatform) -> N
 
     assert {one.text for one in heard} == {"two", "three"}
     assert {one.sender.name for one in heard} == {"Ana", "Bob"}
-    async with listening(platform) as line:  # with no news at all
+    async with listening(platform) as line:  # without any new event
         for one in heard:
             await line.connector.send(part("hello", one.place))
 
@@ -115,14 +115,14 @@ async def test_events_over_poll_size_arrive_in_order(
     async with listening(platform) as line:
         await platform.say("before")
         await texts(line, "before")
-        await platform.wire.until_kept()
+        await platform.wire.until_token_stored()
     said = [str(number) for number in range(7)]
     for one in said:
         await platform.say(one)
 
     async with listening(platform) as line:
         assert await texts(line, "6") == said
-        assert line.signs  # every page that comes is one, of however many
+        assert line.signs  # one event for every page, however many there are
 
 
 async def test_of_very_much_the_newest_is_heard(
@@ -133,7 +133,7 @@ async def test_of_very_much_the_newest_is_heard(
     async with listening(platform) as line:
         await platform.say("before")
         await texts(line, "before")
-        await platform.wire.until_kept()
+        await platform.wire.until_token_stored()
     for number in range(7):
         await platform.say(str(number))
 
@@ -340,7 +340,7 @@ async def test_joining_waits_for_retry_time_of_homeserver(platform: MatrixPlatfo
         assert (await line.next()).text == "hello"
 
 
-# --- who is addressed ---
+# --- addressees ---
 
 
 MENTIONS = [
@@ -364,16 +364,16 @@ MENTIONS = [
 async def test_mention_in_any_form_addresses_bot(platform: MatrixPlatform) -> None:
     me, ana = platform.account.id, await platform.homeserver.person("ana")
 
-    def told(words: str) -> str:
+    def with_id(words: str) -> str:
         return words.replace("{id}", me).replace("{quoted}", quote(me))
 
     chat = await platform.chat("ana", platform.room)
     async with listening(platform) as line:
         for body, html, addressed, text in MENTIONS:
-            content = {"msgtype": "m.text", "body": told(body), "formatted_body": told(html)}
+            content = {"msgtype": "m.text", "body": with_id(body), "formatted_body": with_id(html)}
             await platform.homeserver.send(ana, chat, content)
             heard = await line.next()
-            assert (heard.addressed, heard.text) == (addressed, told(text)), body
+            assert (heard.addressed, heard.text) == (addressed, with_id(text)), body
 
 
 async def test_only_reply_to_bot_addresses_bot(platform: MatrixPlatform) -> None:
@@ -416,7 +416,7 @@ async def test_any_display_name_is_accepted(platform: MatrixPlatform) -> None:
     assert (heard.addressed, heard.text) == (True, "hi")
 
 
-# --- what is sent ---
+# --- sent messages ---
 
 
 async def content_of(platform: MatrixPlatform, chat: str, event: str) -> dict[str, Any]:
@@ -479,14 +479,14 @@ async def test_typing_is_shown_until_reply(platform: MatrixPlatform) -> None:
 
     async def typing() -> list[str]:
         nonlocal since
-        told: list[list[str]] = []
-        while not told:
+        with_id: list[list[str]] = []
+        while not with_id:
             path = f"{V3}/sync?timeout=5000&since={since}"
             answer = await platform.homeserver.call("GET", path, token=ana.token)
             since = answer["next_batch"]
             events = answer["rooms"]["join"].get(chat, {}).get("ephemeral", {}).get("events", [])
-            told = [event["content"]["user_ids"] for event in events if event["type"] == "m.typing"]
-        return told[-1]
+            with_id = [event["content"]["user_ids"] for event in events if event["type"] == "m.typing"]
+        return with_id[-1]
 
     async with listening(platform) as line:
         await platform.say("hello")
@@ -621,7 +621,7 @@ async def test_failed_read_of_position_keeps_position(platform: MatrixPlatform) 
     async with listening(platform) as line:
         await platform.say("one")
         await line.next()
-        await platform.wire.until_kept()
+        await platform.wire.until_token_stored()
     await platform.say("two")
     platform.wire.fault("torana.since", lambda _, __: web.Response(status=404, text="<html>"))
     with pytest.raises(RetryLater):
@@ -694,7 +694,7 @@ async def test_encrypted_room_is_read_and_written(
 ) -> None:
     ana = await platform.homeserver.person("ana")
     settings = {**platform.settings(), "store": tmp_path / "ours"}
-    async with device(platform, ana, made(tmp_path / "ana")) as theirs:
+    async with device(platform, ana, create_directory(tmp_path / "ana")) as theirs:
         async with listening(platform, settings) as line:
             await theirs.say(secret_room, {"msgtype": "m.text", "body": "hello"})
             heard = await line.next()
@@ -719,7 +719,7 @@ async def test_encrypted_room_is_read_and_written(
     assert (tmp_path / "ours").stat().st_mode & 0o077 == 0
 
 
-def made(path: Path) -> Path:
+def create_directory(path: Path) -> Path:
     path.mkdir()
     return path
 
@@ -733,7 +733,7 @@ async def test_encrypted_files_are_decrypted(
     file = {**keys, "url": await platform.upload(ana, hidden)}
     wrong = {**file, "hashes": {"sha256": "AAAA"}}
     async with (
-        device(platform, ana, made(tmp_path / "ana")) as theirs,
+        device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
         listening(platform, {**platform.settings(), "store": tmp_path / "ours"}) as line,
     ):
         for one in (file, wrong):
@@ -751,22 +751,25 @@ async def test_encrypted_files_are_decrypted(
 async def test_message_waits_for_its_key(platform: MatrixPlatform, secret_room: str, tmp_path: Path) -> None:
     ana = await platform.homeserver.person("ana")
     settings = {**platform.settings(), "store": tmp_path / "ours"}
-    async with device(platform, ana, made(tmp_path / "ana")) as theirs, listening(platform, settings) as line:
+    async with (
+        device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
+        listening(platform, settings) as line,
+    ):
         await theirs.say(secret_room, {"msgtype": "m.text", "body": "first"})
         await line.next()
         theirs.client.invalidate_outbound_session(secret_room)
-        kept: list[tuple[str, bytes]] = []
+        recorded: list[tuple[str, bytes]] = []
 
-        def keep(request: web.Request, body: bytes) -> web.Response:
-            kept.append((request.path, body))
+        def record(request: web.Request, body: bytes) -> web.Response:
+            recorded.append((request.path, body))
             return web.json_response({})
 
-        theirs.line.fault("/sendToDevice/", keep)
+        theirs.line.fault("/sendToDevice/", record)
         await theirs.say(secret_room, {"msgtype": "m.text", "body": "early"})
         await platform.say("in the open")
         assert await texts(line, "in the open") == ["in the open"]
-        assert len(kept) == 1
-        await platform.homeserver.call("PUT", *kept[0], token=ana.token)
+        assert len(recorded) == 1
+        await platform.homeserver.call("PUT", *recorded[0], token=ana.token)
         assert (await line.next()).text == "early"
 
 
@@ -775,7 +778,10 @@ async def test_undelivered_key_is_shared_again(
 ) -> None:
     ana = await platform.homeserver.person("ana")
     settings = {**platform.settings(), "store": tmp_path / "ours"}
-    async with device(platform, ana, made(tmp_path / "ana")) as theirs, listening(platform, settings) as line:
+    async with (
+        device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
+        listening(platform, settings) as line,
+    ):
         await theirs.say(secret_room, {"msgtype": "m.text", "body": "hello"})
         message: Part = part("hi ana", (await line.next()).place)
         platform.wire.fault("/sendToDevice/", lambda _, __: web.Response(status=502, text="<html>"))
@@ -790,7 +796,10 @@ async def test_invalid_encrypted_content_is_ignored(
 ) -> None:
     ana = await platform.homeserver.person("ana")
     settings = {**platform.settings(), "store": tmp_path / "ours"}
-    async with device(platform, ana, made(tmp_path / "ana")) as theirs, listening(platform, settings) as line:
+    async with (
+        device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
+        listening(platform, settings) as line,
+    ):
         await theirs.say(secret_room, {"msgtype": "m.text", "body": "hello"})
         await line.next()
         for plaintext in ("[]", "null", "{}", '{"type": 5, "content": []}', "no JSON", "[" * 100_000):
@@ -805,7 +814,10 @@ async def test_room_key_creation_is_retried_after_failed_claim(
 ) -> None:
     ana = await platform.homeserver.person("ana")
     settings = {**platform.settings(), "store": tmp_path / "ours"}
-    async with device(platform, ana, made(tmp_path / "ana")) as theirs, listening(platform, settings) as line:
+    async with (
+        device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
+        listening(platform, settings) as line,
+    ):
         await platform.homeserver.send(ana, secret_room, {"msgtype": "m.text", "body": "not encrypted"})
         message = part("hi ana", (await line.next()).place)
         nothing: dict[str, Any] = {"one_time_keys": {}, "failures": {}}

@@ -24,7 +24,7 @@ ANA = Place(chat=direct("ana"))
 @pytest.fixture
 async def platform(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[SlackStandIn]:
     for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)  # the SDK would go to 127.0.0.1 by it
+        monkeypatch.delenv(name, raising=False)  # by this variable the SDK would connect to 127.0.0.1
     async with SlackStandIn() as platform:
         yield platform
 
@@ -33,14 +33,14 @@ class TestSlack(ConnectorContract):
     """The contract of connectors for Slack."""
 
 
-def made(platform: SlackStandIn) -> Slack:
+def connector_of(platform: SlackStandIn) -> Slack:
     """Return a connector with the settings for the platform."""
     return Slack(SlackSettings.model_validate(platform.settings()))
 
 
 async def ending(platform: SlackStandIn, line: Line | None = None) -> BaseException | None:
     """Return the error that ends a connector's ``run``."""
-    connector = made(platform)
+    connector = connector_of(platform)
     run = asyncio.create_task(connector.run(line or Line(connector)))
     try:
         async with asyncio.timeout(PATIENCE):
@@ -59,7 +59,7 @@ async def heard_of(platform: SlackStandIn, message: Mapping[str, Any], chat: str
         return await line.next()
 
 
-# What is heard.
+# Received messages.
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_message_of_sender_without_name_is_accepted(
         for text in ("one", "two"):
             heard = await line.next()
             assert (heard.text, heard.sender.id, heard.sender.name) == (text, "U0ANA", "")
-        assert platform.calls.count("users.info") == 1  # and is not asked for again
+        assert platform.calls.count("users.info") == 1  # and is not requested again
 
 
 async def test_message_does_not_wait_for_sender_name(
@@ -260,8 +260,8 @@ async def test_oversized_file_is_not_requested(platform: SlackStandIn) -> None:
 @pytest.mark.parametrize(
     ("answer", "raised"),
     [
-        (chunked("x" * 5_000), TooLarge),  # more than was announced
-        (web.Response(headers={"Content-Length": "1000000000"}), TooLarge),  # and nothing of it comes
+        (chunked("x" * 5_000), TooLarge),  # more than announced
+        (web.Response(headers={"Content-Length": "1000000000"}), TooLarge),  # and nothing of it arrives
         (web.Response(status=302, headers={"Location": "?"}), PermanentError),
         (web.Response(text="<html>Sign in", content_type="text/html"), PermanentError),
         (web.Response(status=404), PermanentError),
@@ -292,7 +292,7 @@ class Slow(Line):
     """A line that takes the first message after ``go`` is set and fails for the second."""
 
     def __init__(self, platform: SlackStandIn, error: OSError) -> None:
-        super().__init__(made(platform))
+        super().__init__(connector_of(platform))
         self.go = asyncio.Event()
         self.error = error
 
@@ -389,13 +389,13 @@ async def test_pings_are_answered_and_count_as_activity(
             sign.set()
 
     monkeypatch.setattr(module, "_PROBE", 0.75)
-    monkeypatch.setattr(module, "_GREETING", 2.0)  # which ends before the last sign, and is nothing to it
+    monkeypatch.setattr(module, "_GREETING", 2.0)  # the task ends before the last sign of life
     sign = asyncio.Event()
-    line = Alive(made(platform))
+    line = Alive(connector_of(platform))
     run = asyncio.create_task(ending(platform, line))
     await line.is_ready.wait()
     await platform.until(lambda: platform.pongs)
-    for _ in range(3):  # from now on nothing comes but the answers to our pings
+    for _ in range(3):  # from now on only the answers to our pings arrive
         sign.clear()
         await asyncio.wait_for(sign.wait(), PATIENCE)
     run.cancel()
@@ -444,7 +444,7 @@ async def test_user_token_is_refused(platform: SlackStandIn) -> None:
 
 
 async def test_revoked_token_ends_connection(platform: SlackStandIn) -> None:
-    connector = made(platform)
+    connector = connector_of(platform)
     line = Line(connector)
     run = asyncio.create_task(connector.run(line))
     await line.is_ready.wait()
@@ -476,7 +476,7 @@ async def test_secrets_and_texts_appear_in_no_log_or_error(
         assert secret not in told
 
 
-# What is sent.
+# Sent messages.
 
 
 @pytest.mark.parametrize(
@@ -555,7 +555,7 @@ async def test_part_is_found_among_many(platform: SlackStandIn, threaded: bool) 
             if threaded
             else {"type": "message", "user": "U0ANA"}
         )
-        platform.sockets.clear()  # nobody listens to so many
+        platform.sockets.clear()  # no process listens on so many ports
         for n in range(250):
             platform.chats[ROOM].append(talk | {"ts": f"{root}{n}", "text": "talk", "metadata": forged})
         assert await line.connector.find(message) is None

@@ -301,11 +301,11 @@ class TestReading:
     @pytest.mark.parametrize(
         ("kind", "fields", "sender", "automatic"),
         [
-            # An anonymous administrator: the group speaks.
+            # An anonymous administrator writes as the group.
             ("message", {"from": {"id": 1_087_968_824, "is_bot": True}, "sender_chat": ROOM}, ROOM, False),
-            # Somebody who speaks as a channel.
+            # A user who writes as a channel.
             ("message", {"from": {"id": 136_817_688, "is_bot": True}, "sender_chat": -1007}, -1007, False),
-            # What a channel said, forwarded to its group by Telegram itself.
+            # A message of a channel, which Telegram forwards to its group.
             (
                 "message",
                 {
@@ -484,7 +484,7 @@ class TestSending:
             await line.connector.send(part("answer", place, number=number))
         await platform.say("hello")
         await line.connector.send(part("answer", (await line.next()).place))
-        replies = [given.get("reply_parameters", {}).get("message_id") for given in sent(platform)]
+        replies = [given.get("reply_parameters", {}).get("message_id") for given in sent_messages(platform)]
         assert replies == [_ids(said)[1], None, None]
 
     async def test_reply_to_deleted_message_is_sent(self, platform: TelegramStandIn, line: Line) -> None:
@@ -501,7 +501,7 @@ class TestSending:
         ours = next(one for one in platform.messages.values() if one["from"] == ME)
         assert [one for one in ours["entities"] if one["type"] == "mention"] == []
         assert "me@example.org" in ours["text"]
-        assert sent(platform)[0]["link_preview_options"] == {"is_disabled": True}
+        assert sent_messages(platform)[0]["link_preview_options"] == {"is_disabled": True}
 
     async def test_refused_markup_is_removed(self, platform: TelegramStandIn, line: Line) -> None:
         chat = platform.person("ana")["id"]
@@ -586,7 +586,7 @@ class TestSending:
             await line.connector.send(to(ROOM))
         with pytest.raises(RetryLater):
             await line.connector.send(to(ROOM))
-        assert len(sent(platform)) == 1
+        assert len(sent_messages(platform)) == 1
 
     async def test_concurrent_parts_are_all_sent(self, platform: TelegramStandIn, line: Line) -> None:
         ids = await asyncio.gather(*(line.connector.send(to(ROOM, f"no. {n}")) for n in range(50)))
@@ -637,7 +637,9 @@ class TestSettings:
             TelegramSettings.model_validate({"token": TOKEN, "api_url": url})
 
 
-async def test_log_has_no_token(platform: TelegramStandIn, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_has_no_token(
+    platform: TelegramStandIn, logging_as_before: None, caplog: pytest.LogCaptureFixture
+) -> None:
     """HTTP clients log each address at INFO, so the gateway raises their log level."""
     caplog.set_level(logging.INFO)
     for name in ("httpx", "httpx2"):
@@ -651,7 +653,7 @@ async def test_log_has_no_token(platform: TelegramStandIn, caplog: pytest.LogCap
     assert TOKEN not in caplog.text
 
 
-def sent(platform: TelegramStandIn) -> list[Json]:
+def sent_messages(platform: TelegramStandIn) -> list[Json]:
     """Return the parameters of all messages that the bot sent."""
     return [given for name, given in platform.calls if name == "sendMessage"]
 

@@ -55,10 +55,10 @@ pytestmark = pytest.mark.long
 
 POINTS = int(os.environ.get("TORANA_PROXY_POINTS", "4"))
 
-#: The gateway's clock and its pauses go so many times as fast as the world's.
+#: The factor by which the gateway's clock and pauses are accelerated.
 HASTE = 500
 
-#: Seconds in which everything was answered.
+#: Seconds within which everything must be answered.
 PATIENCE = 30.0
 
 
@@ -68,7 +68,7 @@ class Way:
 
     platform: type[HttpPlatform]
     is_hook: bool = False
-    #: The connector's timeouts, shorter than they are.
+    #: The connector's timeouts, shortened.
     hurry: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __str__(self) -> str:
@@ -157,18 +157,21 @@ class Conversation:
         """Return the shown texts that contain the question."""
         return [one.text for one in await self.platform.shown(0) if question in one.text]
 
-    async def settled(self, question: str) -> list[str]:
+    async def wait_for_answers(self, question: str) -> list[str]:
         """Wait until the question is answered and no work is left; return the shown answers."""
         if self._saying is not None:
             await asyncio.shield(self._saying)
 
         async def is_settled() -> bool:
-            return bool(await self.answers(question) or await self.held(question)) and not await self.open()
+            return (
+                bool(await self.answers(question) or await self.unsent_states(question))
+                and not await self.open()
+            )
 
         await self.until(is_settled)
         return await self.answers(question)
 
-    async def answered(self) -> tuple[str, list[str]]:
+    async def ask_until_answered(self) -> tuple[str, list[str]]:
         """Ask new questions until one is answered; return that question and its shown answers.
 
         A flipped bit in Telegram's poll may hide messages until the next poll.
@@ -177,7 +180,7 @@ class Conversation:
             question = await self.ask()
             with suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE / 4):
-                    return question, await self.settled(question)
+                    return question, await self.wait_for_answers(question)
         raise AssertionError((self.asked, self.hub.statuses()))
 
     async def spoilt(self, question: str) -> None:
@@ -198,13 +201,13 @@ class Conversation:
             lambda connection: sum(connection.execute(one).scalar_one() for one in (turns, waiting))
         )
 
-    async def held(self, question: str) -> list[str]:
+    async def unsent_states(self, question: str) -> list[str]:
         """Return the states of the question's deliveries that are not sent."""
         rows = tables.deliveries.c
         wrong = sa.select(rows.state).where(rows.state != "sent", rows.text.contains(question))
         return await self.database.run(lambda connection: list(connection.execute(wrong).scalars()))
 
-    async def taken(self) -> list[str]:
+    async def accepted_contents(self) -> list[str]:
         """Return the contents of all accepted turns."""
         contents = sa.select(tables.turns.c.content)
         return await self.database.run(lambda connection: list(connection.execute(contents).scalars()))
@@ -214,7 +217,7 @@ class Conversation:
         tries = sa.select(sa.func.coalesce(sa.func.sum(tables.deliveries.c.unsure), 0))
         return await self.database.run(lambda connection: connection.execute(tries).scalar_one())
 
-    async def noticed(self, question: str, *, unsure: int) -> None:
+    async def wait_for_detection(self, question: str, *, unsure: int) -> None:
         """Wait until the gateway or the platform has detected the stall, or the question is answered.
 
         ``unsure`` is the number of earlier attempts with an unknown outcome.
@@ -242,10 +245,10 @@ class Conversation:
 
         A part that may have arrived twice is held for the operator instead of being sent again.
         """
-        assert (await self.taken()).count(question) == 1
+        assert (await self.accepted_contents()).count(question) == 1
         self.check_shown(shown)
         may_be_held = faults > 1 and self.platform.connector.abilities.repeat == "blind"
-        assert set(await self.held(question)) <= ({"ambiguous"} if may_be_held else set())
+        assert set(await self.unsent_states(question)) <= ({"ambiguous"} if may_be_held else set())
 
 
 async def _echo(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str]:
@@ -275,10 +278,10 @@ async def talk(
     database, statuses = open_database(), list[Status]()
     model = FunctionModel(stream_function=_echo)
 
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         hub.on_turn_ended(turn)
 
-    turns = open_turns(model, database=database, clock=clock, ended=tell)
+    turns = open_turns(model, database=database, clock=clock, ended=notify)
     async with way.platform() as platform:
 
         def connect(account: Account) -> Connector[Any]:
@@ -348,7 +351,7 @@ async def points(talk: Conversation, number: int, *, to_server: bool) -> list[in
     before = talk.proxy.passed[to_server]
     await talk.begin()
     question = await talk.ask()
-    await talk.check(question, await talk.settled(question))
+    await talk.check(question, await talk.wait_for_answers(question))
     await talk.end()
     total = talk.proxy.passed[to_server] - before
     return [total * one // number for one in range(number)]
@@ -366,11 +369,11 @@ async def test_connection_cut_at_any_byte_keeps_one_reply_per_message(
         talk.proxy.spoil("cut", after=after, to_server=to_server)
         await talk.begin()
         question = await talk.ask()
-        shown = await talk.settled(question)
+        shown = await talk.wait_for_answers(question)
         cuts += not talk.proxy.is_waiting
         await talk.check(question, shown)
         await talk.end()
-    assert cuts >= POINTS / 4  # what is said on the way, such as that somebody types, is not always the same
+    assert cuts >= POINTS / 4  # traffic such as typing indicators differs between runs
 
 
 @pytest.mark.usefixtures("hurry")
@@ -383,9 +386,9 @@ async def test_stall_at_any_byte_is_detected_and_message_answered_once(
         unsure = await talk.unsure()
         await talk.begin()
         question = await talk.ask()
-        await talk.noticed(question, unsure=unsure)
+        await talk.wait_for_detection(question, unsure=unsure)
         talk.proxy.heal()
-        shown = await talk.settled(question)
+        shown = await talk.wait_for_answers(question)
         await talk.check(question, shown, faults=2)  # a call that was not answered, and a connection
         await talk.end()
 
@@ -394,7 +397,7 @@ async def test_conversation_sent_byte_by_byte_succeeds(talk: Conversation) -> No
     talk.proxy.trickle()
     await talk.begin()
     question = await talk.ask()
-    shown = await talk.settled(question)
+    shown = await talk.wait_for_answers(question)
     await talk.check(question, shown)
     assert not shown[0].startswith(REPEATED)
 
@@ -409,9 +412,9 @@ async def test_flipped_bit_does_not_stop_later_replies(
         await talk.begin()
         await talk.spoilt(await talk.ask())
         talk.proxy.heal()
-        question, shown = await talk.answered()
-        assert (await talk.taken()).count(question) == 1
+        question, shown = await talk.ask_until_answered()
+        assert (await talk.accepted_contents()).count(question) == 1
         talk.check_shown(shown)
         await talk.end()
-    if way.is_hook:  # what is signed cannot be changed
-        assert sorted(await talk.taken()) == sorted(talk.asked)
+    if way.is_hook:  # signed calls cannot be changed
+        assert sorted(await talk.accepted_contents()) == sorted(talk.asked)

@@ -34,7 +34,7 @@ class TestWebhook(ConnectorContract):
     pass
 
 
-def changed(request: HookRequest, **headers: str) -> HookRequest:
+def with_headers(request: HookRequest, **headers: str) -> HookRequest:
     """Return the call with changed headers; an empty value removes the header."""
     told = {name.replace("_", "-"): value for name, value in headers.items()}
     merged = {name: value for name, value in {**request.headers, **told}.items() if value}
@@ -45,7 +45,7 @@ def changed(request: HookRequest, **headers: str) -> HookRequest:
 @pytest.mark.parametrize("value", ["", "0", "v1,", "ö", "v1,\ud800", "v1,ŝignature v1a,YWJj", "1" * 5_000])
 async def test_call_with_wrong_header_is_refused(platform: Program, name: str, value: str) -> None:
     async with listening(platform) as line:
-        answer = await platform.call(changed(platform.request(ANA), **{name: value}))
+        answer = await platform.call(with_headers(platform.request(ANA), **{name: value}))
 
         assert answer.status == 401
         assert line.heard.empty()
@@ -88,7 +88,7 @@ async def test_timestamp_must_be_whole_number_of_seconds(platform: Program, mome
         key = base64.b64decode(SECRET.removeprefix("whsec_"))
         digest = hmac.digest(key, f"msg_1.{moment}.".encode() + ANA, hashlib.sha256)
         sign = f"v1,{base64.b64encode(digest).decode()}"
-        request = changed(platform.request(ANA), webhook_timestamp=moment, webhook_signature=sign)
+        request = with_headers(platform.request(ANA), webhook_timestamp=moment, webhook_signature=sign)
 
         assert (await platform.call(request)).status == 401
 
@@ -98,7 +98,7 @@ async def test_secret_is_replaced_without_downtime(platform: Program) -> None:
     async with listening(platform, {**platform.settings(), "secrets": [SECRET, NEW]}) as line:
         by_new = platform.request(ANA, secret=NEW)
         both = f"v1a,YWJj v1,{'A' * 43}= {by_new.headers['webhook-signature']}"
-        calls = [platform.request(ANA), by_new, changed(by_new, webhook_signature=both)]
+        calls = [platform.request(ANA), by_new, with_headers(by_new, webhook_signature=both)]
 
         assert [(await platform.call(call)).status for call in calls] == [200] * 3
         assert line.heard.qsize() == 3
@@ -239,7 +239,7 @@ async def test_github_event_without_id_uses_delivery_id(platform: Program) -> No
         await platform.call(commented())
         assert (await line.next()).id == "72d3162e"
         anonymous = commented()
-        assert (await platform.call(changed(anonymous, x_github_delivery=""))).status == 400
+        assert (await platform.call(with_headers(anonymous, x_github_delivery=""))).status == 400
 
 
 async def test_other_github_events_are_accepted_and_ignored(platform: Program) -> None:
@@ -254,9 +254,11 @@ async def test_github_call_with_wrong_signature_is_refused(platform: Program) ->
         right = commented()
         calls = [
             commented(right=False),
-            changed(right, x_hub_signature_256=""),
-            changed(right, x_hub_signature_256=right.headers["x-hub-signature-256"].removeprefix("sha256=")),
-            changed(right, x_hub_signature_256="sha256=ö"),
+            with_headers(right, x_hub_signature_256=""),
+            with_headers(
+                right, x_hub_signature_256=right.headers["x-hub-signature-256"].removeprefix("sha256=")
+            ),
+            with_headers(right, x_hub_signature_256="sha256=ö"),
             replace(right, body=right.body + b"\n"),
             platform.request(ANA),
         ]
@@ -264,7 +266,7 @@ async def test_github_call_with_wrong_signature_is_refused(platform: Program) ->
         assert line.heard.empty()
 
 
-async def sent(platform: Program, line: Line) -> str:
+async def send_part(platform: Program, line: Line) -> str:
     return await line.connector.send(part("hi", Place(chat="ana")))
 
 
@@ -294,7 +296,7 @@ async def test_answers_map_to_errors(
     async with listening(platform) as line:
         platform.answer_next(status, headers=headers)
         with pytest.raises(error, match=str(status)) as raised:
-            await sent(platform, line)
+            await send_part(platform, line)
         assert getattr(raised.value, "seconds", None) == seconds
         assert platform.keys == {}
 
@@ -303,14 +305,14 @@ async def test_retry_time_can_be_date(platform: Program) -> None:
     async with listening(platform) as line:
         platform.answer_next(503, headers={"Retry-After": formatdate(time.time() + 3_600, usegmt=True)})
         with pytest.raises(RetryLater) as raised:
-            await sent(platform, line)
+            await send_part(platform, line)
         assert raised.value.seconds is not None
         assert 3_500 < raised.value.seconds <= 3_601
 
 
 async def test_endless_answer_is_not_read(platform: Program) -> None:
     async with listening(platform, {**platform.settings(), "reply_url": f"{platform.url}/endless"}) as line:
-        assert await sent(platform, line)
+        assert await send_part(platform, line)
 
 
 async def test_unreachable_reply_url_is_retried_and_missing_one_refused(platform: Program) -> None:
@@ -318,17 +320,17 @@ async def test_unreachable_reply_url_is_retried_and_missing_one_refused(platform
         url = f"{gone.url}/replies"
     async with listening(platform, {**platform.settings(), "reply_url": url}) as line:
         with pytest.raises(RetryLater):
-            await sent(platform, line)
+            await send_part(platform, line)
     async with listening(platform, {"secrets": SECRET}) as line:
         with pytest.raises(PermanentError, match="reply_url"):
-            await sent(platform, line)
+            await send_part(platform, line)
 
 
 async def test_sending_recovers_from_cut_between_replies(platform: Program) -> None:
     async with listening(platform) as line:
-        await sent(platform, line)
+        await send_part(platform, line)
         await platform.cut()
-        await sent(platform, line)
+        await send_part(platform, line)
         assert len(await platform.shown(2)) == 2
 
 
@@ -336,7 +338,7 @@ async def test_local_calls_bypass_proxy(platform: Program, monkeypatch: pytest.M
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     async with listening(platform) as line:
-        await sent(platform, line)
+        await send_part(platform, line)
 
 
 @pytest.mark.parametrize(

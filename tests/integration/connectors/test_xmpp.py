@@ -151,7 +151,7 @@ async def test_many_messages_are_taken_one_by_one(
                 await asyncio.sleep(0)
         begin.set()
         assert await texts(line, 400) == said
-        assert max(waiting) < 100  # what fits in a buffer, and had come before the reading was stopped
+        assert max(waiting) < 100  # the content of a buffer, which had arrived before the reading stopped
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ async def test_room_history_is_ignored(platform: XmppPlatform) -> None:
     await platform.say("before", room=ROOM, mention=True)
     await platform.watcher.got(lambda one: one.findtext("{jabber:client}body") == "torana: before")
     async with listening(platform) as line:
-        # A room that sends its history though nobody wants it.
+        # A room that sends its history although it was not requested.
         old = "<delay xmlns='urn:xmpp:delay' stamp='2020-01-01T00:00:00Z'/>"
         platform.watcher.says(ROOM, "torana: forged", old, kind="groupchat")
         await platform.say("now", room=ROOM)
@@ -371,10 +371,10 @@ async def test_sending_after_kick_is_retried_and_room_is_rejoined(
     monkeypatch.setattr(xmpp, "PROBE", 0.05)
     async with listening(platform) as line:
         await admin(platform, "<item nick='torana' role='none'/>")
-        await sent(line, Place(chat=ROOM))
+        await send_when_possible(line, Place(chat=ROOM))
 
 
-async def sent(line: Line, place: Place) -> None:
+async def send_when_possible(line: Line, place: Place) -> None:
     """Send a part as soon as sending is possible."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -410,14 +410,16 @@ async def test_room_that_lost_occupant_is_rejoined(
         await platform.watcher.got(
             lambda one: one.get("from") == f"{ROOM}/torana" and one.get("type") == "unavailable"
         )
-        await line.connector.send(part("hello", Place(chat="ana@localhost")))  # what was behind it has come
+        await line.connector.send(
+            part("hello", Place(chat="ana@localhost"))
+        )  # the messages behind it have arrived
         platform.watcher.stanzas.clear()
         deaf[0] = False
         if noticed == "by sending":
             with pytest.raises(RetryLater, match="not-acceptable"):
                 await line.connector.send(part("hello", Place(chat=ROOM)))
         await platform.watcher.got(lambda one: one.tag.endswith("}presence"))
-        await sent(line, Place(chat=ROOM))
+        await send_when_possible(line, Place(chat=ROOM))
         await platform.say("welcome", room=ROOM, mention=True)
         assert (await line.next()).addressed
 

@@ -45,7 +45,7 @@ async def start(tmp_path: Path) -> AsyncGenerator[Start]:
         started.append(servers)
         servers.start()
         if wait:
-            await tried(servers)
+            await wait_until_tried(servers)
         return servers
 
     yield connect
@@ -88,7 +88,7 @@ def ask(
     return call
 
 
-async def tried(servers: McpServers) -> None:
+async def wait_until_tried(servers: McpServers) -> None:
     """Wait until the state of each server is known."""
     await asyncio.gather(*(one.tried.wait() for one in servers.supervisors.values()))
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.parts import require
 
-#: A secret of the gateway that no script may see.
+#: A secret of the gateway that no script may read.
 TOKEN = "token-of-the-gateway"
 NOBODY = 65534
 
@@ -39,7 +39,7 @@ class Result:
     #: The text, or the text of its ``ToolError``.
     text: str
     failed: bool
-    #: How often another task of the gateway ran meanwhile.
+    #: The number of steps of another task of the gateway meanwhile.
     ticks: int
 
     @property

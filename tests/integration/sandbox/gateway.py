@@ -24,7 +24,7 @@ from torana.tools.sandbox import Bubblewrap, Sandbox, SandboxLimits
 from torana.web import Guard
 
 
-def become(user: int) -> None:
+def drop_root(user: int) -> None:
     """Give up root; files that are not public cannot be read from then on."""
     if user != os.geteuid():
         os.setgroups([])
@@ -50,7 +50,7 @@ async def answer(request: dict[str, Any]) -> dict[str, Any]:
     async def answers(host: str, _port: int) -> Sequence[str]:
         return request["addresses"].get(host, [])
 
-    def granted(skill: Skill) -> Needs | None:
+    def needs_of(skill: Skill) -> Needs | None:
         return skill.needs if request["approved"] == "all" else _needs(request["approved"])
 
     hidden = [Path(path) for path in request["hidden"]]
@@ -61,7 +61,7 @@ async def answer(request: dict[str, Any]) -> dict[str, Any]:
         sandbox=Sandbox(
             bubblewrap=bubblewrap, resolve=Guard(allow=request["private"], resolver=answers).resolve
         ),
-        granted=granted,
+        granted=needs_of,
         environ=os.environ,
         limits=SandboxLimits(**request["limits"]),
     )
@@ -93,7 +93,7 @@ async def main() -> None:
     while line := await reader.readline():
         print(json.dumps(await answer(json.loads(line))), flush=True)  # noqa: T201
         # Not earlier: modules that Python imports on use may be closed to the other user.
-        become(int(sys.argv[1]))
+        drop_root(int(sys.argv[1]))
 
 
 if __name__ == "__main__":

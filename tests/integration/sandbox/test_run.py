@@ -18,7 +18,7 @@ import psutil
 import pytest
 from tests.parts import require
 
-from torana.tools.sandbox import Bubblewrap, Job, Sandbox, SandboxFault, SandboxLimits, sweep_rooms
+from torana.tools.sandbox import Bubblewrap, Job, Sandbox, SandboxFault, SandboxLimits, sweep_workdirs
 
 #: A gateway that runs ``sleep 4321.5`` and kills itself as soon as it runs.
 KILLED = """
@@ -216,7 +216,7 @@ async def test_sweep_removes_only_leftovers_of_a_killed_gateway(sandbox: Sandbox
     others[3].mkdir(mode=0o700)
     (alive,) = {*left_in(rooms)} - {left, *others}
 
-    assert sweep_rooms() == 1
+    assert sweep_workdirs() == 1
 
     assert {*left_in(rooms)} == {alive, *others}
     assert (await task).code == 0
@@ -239,14 +239,14 @@ def test_sweep_leaves_directories_of_other_users(rooms: Path) -> None:
     theirs.mkdir(mode=0o700)
     os.chown(theirs, 1234, -1)
 
-    assert sweep_rooms() == 0
+    assert sweep_workdirs() == 0
     assert left_in(rooms) == [theirs]
 
 
 def test_sweep_of_a_missing_directory_does_nothing(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(rooms / "none"))
 
-    assert sweep_rooms() == 0
+    assert sweep_workdirs() == 0
 
 
 async def test_missing_temporary_directory_is_a_sandbox_fault(

@@ -149,7 +149,7 @@ async def test_slow_readers_do_not_delay_turns(serve: Serve, browser: Browser):
     for channel, reader in zip("ab", readers, strict=True):
         reader.send(channel)
     received = b""
-    while await answered(browser, url) < 2:
+    while await count_answered(browser, url) < 2:
         received += await slow.read(1)
     assert (await browser.http.post(f"{url}/message", json={"content": "hi"})).json()["reply"] == "short"
     while data := await slow.read(65_536):
@@ -160,7 +160,7 @@ async def test_slow_readers_do_not_delay_turns(serve: Serve, browser: Browser):
         reader.close()
 
 
-async def answered(browser: Browser, url: str) -> int:
+async def count_answered(browser: Browser, url: str) -> int:
     """Return the number of sessions with an answer."""
     found = 0
     for session in (await browser.http.get(f"{url}/v1/sessions")).json()["items"]:

@@ -35,7 +35,7 @@ def tool(name: str, *, description: str = "Do it.", schema: dict[str, Any] = SCH
     return ToolDefinition(name=name, description=description, parameters_json_schema=schema)
 
 
-def asked(
+def model_request(
     messages: list[ModelMessage], *tools: ToolDefinition, instructions: str = "Be brief."
 ) -> ModelRequestContext:
     parameters = ModelRequestParameters(
@@ -46,11 +46,11 @@ def asked(
     )
 
 
-def said(text: str) -> ModelRequest:
+def user_message(text: str) -> ModelRequest:
     return ModelRequest.user_text_prompt(text)
 
 
-def answered(tokens: int, *, output: int = 10, model: str = "m", text: str = "yes") -> ModelResponse:
+def model_response(tokens: int, *, output: int = 10, model: str = "m", text: str = "yes") -> ModelResponse:
     usage = RequestUsage(input_tokens=tokens, output_tokens=output)
     return ModelResponse(parts=[TextPart(text)], usage=usage, model_name=model)
 
@@ -63,7 +63,7 @@ def fixed() -> FixedTokens:
 @given(text=st.text(), name=st.text(max_size=64), arguments=st.dictionaries(st.text(), st.text()))
 def test_message_bytes_bound_the_texts_of_a_request(text: str, name: str, arguments: dict[str, str]) -> None:
     messages: list[ModelMessage] = [
-        said(text),
+        user_message(text),
         ModelResponse(parts=[TextPart(text), ThinkingPart(text), ToolCallPart(name, arguments)]),
         ModelRequest(
             parts=[
@@ -81,7 +81,9 @@ def test_message_bytes_bound_the_texts_of_a_request(text: str, name: str, argume
 def test_measure_counts_all_tools_and_instructions(fixed: FixedTokens) -> None:
     tools = [tool(f"tool{number}", description="é" * 2_000) for number in range(64)]
 
-    measured = RequestMeter(fixed).measure(asked([said("hello")], *tools, instructions="x" * 10_000))
+    measured = RequestMeter(fixed).measure(
+        model_request([user_message("hello")], *tools, instructions="x" * 10_000)
+    )
 
     assert measured.most > sum(map(definition_bytes, tools)) + 10_000 + len("hello")
     assert measured.most > 64 * 4_000
@@ -91,11 +93,11 @@ def test_measure_counts_all_tools_and_instructions(fixed: FixedTokens) -> None:
 def test_reported_usage_bounds_later_requests_with_the_same_tools(fixed: FixedTokens) -> None:
     tools = [tool("a", description="x" * 9_000), tool("b")]
     first = RequestMeter(fixed)
-    before = first.measure(asked([said("hello")], *tools))
-    first.learn(answered(2_500))
+    before = first.measure(model_request([user_message("hello")], *tools))
+    first.learn(model_response(2_500))
 
-    again = RequestMeter(fixed).measure(asked([said("hello")], *tools))
-    others = RequestMeter(fixed).measure(asked([said("hello")], *tools, tool("c")))
+    again = RequestMeter(fixed).measure(model_request([user_message("hello")], *tools))
+    others = RequestMeter(fixed).measure(model_request([user_message("hello")], *tools, tool("c")))
 
     assert before.most > 9_000
     assert 2_500 < again.most < 2_700
@@ -106,32 +108,32 @@ def test_largest_reported_usage_of_several_models_counts(fixed: FixedTokens) -> 
     tools = [tool("a", description="x" * 9_000)]
     for tokens, model in [(2_000, "m"), (3_000, "n"), (2_500, "n"), (8_000, "m")]:
         meter = RequestMeter(fixed)
-        meter.measure(asked([said("hello")], *tools))
-        meter.learn(answered(tokens, model=model))
+        meter.measure(model_request([user_message("hello")], *tools))
+        meter.learn(model_response(tokens, model=model))
 
-    assert 2_500 < RequestMeter(fixed).measure(asked([said("hello")], *tools)).most < 2_700
+    assert 2_500 < RequestMeter(fixed).measure(model_request([user_message("hello")], *tools)).most < 2_700
 
 
 def test_later_request_adds_new_messages_to_reported_usage(fixed: FixedTokens) -> None:
     meter = RequestMeter(fixed)
-    question, answer = said("x" * 5_000), answered(1_000, output=50)
-    meter.measure(asked([question], tool("a")))
+    question, answer = user_message("x" * 5_000), model_response(1_000, output=50)
+    meter.measure(model_request([question], tool("a")))
     meter.learn(answer)
     result = ModelRequest(parts=[ToolReturnPart("a", "y" * 300, "c")])
 
-    measured = meter.measure(asked([question, answer, result], tool("a")))
+    measured = meter.measure(model_request([question, answer, result], tool("a")))
 
     assert 1_350 <= measured.most < 1_450
 
 
 def test_tools_added_during_a_turn_are_counted(fixed: FixedTokens) -> None:
     meter = RequestMeter(fixed)
-    question, answer = said("hello"), answered(1_000, output=50)
-    meter.measure(asked([question], tool("a")))
+    question, answer = user_message("hello"), model_response(1_000, output=50)
+    meter.measure(model_request([question], tool("a")))
     meter.learn(answer)
 
     measured = meter.measure(
-        asked([question, answer, said("on")], tool("a"), tool("b", description="z" * 2_000))
+        model_request([question, answer, user_message("on")], tool("a"), tool("b", description="z" * 2_000))
     )
 
     assert measured.most > 1_050 + 2_000
@@ -139,11 +141,11 @@ def test_tools_added_during_a_turn_are_counted(fixed: FixedTokens) -> None:
 
 def test_bytes_count_when_no_usage_is_reported(fixed: FixedTokens) -> None:
     meter = RequestMeter(fixed)
-    question, answer = said("x" * 5_000), answered(0, output=0, text="y" * 700)
-    meter.measure(asked([question], tool("a")))
+    question, answer = user_message("x" * 5_000), model_response(0, output=0, text="y" * 700)
+    meter.measure(model_request([question], tool("a")))
     meter.learn(answer)
 
-    assert meter.measure(asked([question, answer, said("on")], tool("a"))).most > 5_700
+    assert meter.measure(model_request([question, answer, user_message("on")], tool("a"))).most > 5_700
 
 
 def test_fixed_tokens_add_new_tools_to_reported_usage() -> None:
@@ -152,8 +154,8 @@ def test_fixed_tokens_add_new_tools_to_reported_usage() -> None:
     assert (fixed().most, fixed().likely) == (9_300, 3_100)
 
     meter = RequestMeter(fixed)
-    meter.measure(asked([said("hello")], tool("a", description="x" * 8_900)))
-    meter.learn(answered(2_000))
+    meter.measure(model_request([user_message("hello")], tool("a", description="x" * 8_900)))
+    meter.learn(model_response(2_000))
 
     assert fixed().most == 2_300
     sizes.append(50_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -26,12 +27,13 @@ from torana.agent.journal import Call, Step
 from torana.errors import ModelFailed, TurnLimit
 from torana.limits.request_tokens import RequestTokens
 from torana.memory import Memory
-from torana.messages import EventType, Inbound, Turn, Usage
+from torana.messages import NOTE_MARK, EventType, Inbound, Turn, Usage
 from torana.sessions import history
 from torana.store.engine.database import Database
-from torana.testing import ScriptedModel
+from torana.testing import Asked, ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Turns
+from torana.turns.timings import RequestTime
 
 OpenAgent = Callable[..., TurnAgent]
 Say = Callable[..., Awaitable[Turn]]
@@ -83,6 +85,9 @@ class Unwritten:
 
     async def hold(self, request: RequestTokens) -> None:
         pass
+
+    def request(self, step: int) -> AbstractContextManager[RequestTime]:
+        return nullcontext(RequestTime())
 
     def check_budgets(self) -> None:
         pass
@@ -284,7 +289,7 @@ async def test_memories_of_the_user_reach_the_model(open_turns: Callable[..., Tu
 
     for user, knows in [("ana", True), ("bob", False), (None, False)]:
         await say(turns, "which tea?", user=user, channel=f"of {user}")
-        assert ("Ana likes green tea" in instructions(model)) is knows
+        assert ("Ana likes green tea" in prompt(model)) is knows
 
 
 @pytest.mark.parametrize("recall_in_rooms", [False, True])
@@ -301,14 +306,14 @@ async def test_private_memory_is_hidden_in_shared_sessions_by_default(
     await say(turns, "hello", user="bob")
 
     await say(turns, "which tea?", user="ana")
-    assert ("green tea" in instructions(model)) is recall_in_rooms
+    assert ("green tea" in prompt(model)) is recall_in_rooms
     await say(turns, "look it up", user="ana")
 
     result = model.requests[-1].messages[-1].parts[0]
     assert isinstance(result, ToolReturnPart)
     assert ("green tea" in str(result.content)) is recall_in_rooms
     assert (result.outcome == "failed") is not recall_in_rooms
-    assert "the latest message is from ana" in instructions(model)
+    assert "the message above is from ana" in sent(model.requests[-1])
 
 
 async def test_queued_message_of_another_user_makes_the_session_shared(
@@ -324,7 +329,7 @@ async def test_queued_message_of_another_user_makes_the_session_shared(
     await turns.reader.wait_for_end(first)
     await turns.reader.wait_for_end(second)
 
-    assert "green tea" not in str(model.requests[0].info.instructions)
+    assert "green tea" not in sent(model.requests[0])
 
 
 async def test_model_sees_speaker_names_in_a_shared_session(open_turns: Callable[..., Turns], say: Say) -> None:
@@ -337,13 +342,20 @@ async def test_model_sees_speaker_names_in_a_shared_session(open_turns: Callable
     assert [p.content for p in prompts if isinstance(p, UserPromptPart)] == [
         "ana: I am here",
         "bob: me too",
-        "and I",
+        f"and I{NOTE_MARK}Several people write in this channel; the message above is from ana.",
     ]
 
 
-def instructions(model: ScriptedModel) -> str:
-    """Return the instructions of the last request."""
-    return model.requests[-1].info.instructions or ""
+def prompt(model: ScriptedModel) -> str:
+    """Return the prompt of the last request."""
+    part = model.requests[-1].messages[-1].parts[0]
+    assert isinstance(part, UserPromptPart)
+    return str(part.content)
+
+
+def sent(request: Asked) -> str:
+    """Return everything that a request contained."""
+    return f"{request.info.instructions} {request.messages}"
 
 
 async def test_tool_context_describes_the_turn(open_agent: OpenAgent, turn: Turn, watcher: Watcher) -> None:

@@ -43,7 +43,7 @@ async def holder(secret: str) -> Principal | None:
 
 def guarded(token: str | None = TOKEN, sleep: Pauses | None = None) -> Authentication:
     return Authentication(
-        principal, token=token, authenticate=holder, closed_door=page, sleep=sleep or Pauses()
+        principal, token=token, authenticate=holder, unauthorized_page=page, sleep=sleep or Pauses()
     )
 
 
@@ -69,7 +69,7 @@ async def test_created_token_gives_its_principal_on_guarded_and_open_gateway(ask
         [f"Bearer {SECRET}x"],
         ["Bearer torana_"],
         [f"bearer  {SECRET[:-1]}"],
-        # One of them is good, but which one is meant?
+        # One of them is valid, but it is unclear which one counts.
         [f"Bearer {SECRET}", "Bearer whatever"],
         ["Bearer whatever", f"Bearer {SECRET}"],
     ],
@@ -83,7 +83,7 @@ async def test_broken_store_leaves_only_gateway_token_usable(ask: Ask):
     async def broken(_secret: str) -> Principal | None:
         raise StoreUnavailable
 
-    app = Authentication(principal, token=TOKEN, authenticate=broken, closed_door=page)
+    app = Authentication(principal, token=TOKEN, authenticate=broken, unauthorized_page=page)
     assert (await ask(app, "GET", "/skills", [("Authorization", f"Bearer {TOKEN}")])).body == b"operator"
     with pytest.raises(StoreUnavailable):
         await ask(app, "GET", "/skills", [("Authorization", f"Bearer {SECRET}")])
@@ -118,7 +118,7 @@ async def test_other_methods_and_paths_like_health_need_token(ask: Ask, method: 
         (["Bearer  "], PLAIN),
         (["Basic dXNlcjpwYXNz"], PLAIN),
         ([TOKEN], PLAIN),
-        # Two of them: which one a proxy before us looked at is anyone's guess.
+        # Two headers: it is unclear which of them a proxy in front has checked.
         ([f"Bearer {TOKEN}", f"Bearer {TOKEN}"], PLAIN),
         (["Bearer wrong"], INVALID),
         ([f"Bearer {TOKEN}x"], INVALID),
@@ -170,7 +170,7 @@ async def test_delay_of_repeated_failures_grows_to_one_second(ask: Ask):
     pauses = Pauses()
     await fail(ask, guarded(sleep=pauses), 40)
     assert pauses.taken[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
-    assert len(pauses.taken) == 37  # the first three cost nothing
+    assert len(pauses.taken) == 37  # the first three are not delayed
     assert max(pauses.taken) == 1.0
 
 

@@ -14,7 +14,7 @@ DOCUMENT = openapi(guarded=True)
 SCHEMAS: dict[str, dict[str, Any]] = DOCUMENT["components"]["schemas"]
 EXAMPLES = {name: schema["examples"][0] for name, schema in SCHEMAS.items() if "examples" in schema}
 #: Resources without a JSON body.
-BARE = {"metrics"}
+BARE = {"events", "metrics"}
 
 
 def models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:

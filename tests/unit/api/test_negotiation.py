@@ -14,7 +14,7 @@ from torana.errors import NotAcceptable
         ("text/html, */*;q=0.1", False),
         ("text/event-stream", True),
         ("Text/Event-Stream; charset=utf-8", True),
-        # Named side by side, as some protocols want it: whoever names events can read them.
+        # Some protocols list both side by side: a client that lists events can read them.
         ("application/json, text/event-stream", True),
         ("application/json, text/event-stream;q=0.5", False),
         ("application/json;q=0.5, text/event-stream;q=0.9", True),

@@ -23,7 +23,7 @@ def tree(kind: type[GatewayError] = GatewayError) -> Iterator[type[GatewayError]
         yield from tree(child)
 
 
-#: Those that the contract lists, by code.
+#: The errors of the contract, by code.
 PROMISED = {
     "internal_error": (500, "Internal error"),
     "bad_request": (400, "Bad request"),
@@ -89,7 +89,7 @@ PROMISED = {
 @pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.code)
 def test_error_has_its_status_and_wording(kind: type[GatewayError]):
     body = body_of(kind(), request_id="r")
-    # What the operator has to mend never comes to a caller; if it does, it is an internal error.
+    # Errors that the operator has to fix never reach a caller; otherwise they would be internal errors.
     assert (body["status"], body["error"]) == PROMISED.get(kind.code, (500, "Internal error"))
     assert body["status"] == status_of(kind())
 

@@ -30,7 +30,7 @@ async def passes(ask: Ask, *headers: tuple[str, str], method: str = "POST", path
         "127.0.0.1:18789",
         "[::1]:18789",
         "[::1]",
-        "192.0.2.7",  # an address is where the request went: nobody can point it elsewhere
+        "192.0.2.7",  # the address comes from the request, and no header can change it
         "gate.example",
         "gate.example:443",
         socket.gethostname(),
@@ -94,7 +94,7 @@ async def test_requests_from_own_or_allowed_page_are_accepted(ask: Ask, headers:
         [("Origin", "http://[")],
         [("Origin", "")],
         [("Sec-Fetch-Site", "cross-site")],
-        [("Sec-Fetch-Site", "same-site")],  # another port of this machine is another page
+        [("Sec-Fetch-Site", "same-site")],  # another port of this machine is another site
         [("Sec-Fetch-Site", "cross-site"), ("Origin", "http://localhost:18789")],
         [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")],
     ],

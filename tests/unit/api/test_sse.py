@@ -163,7 +163,7 @@ async def send_until(stream: EventStream, number: int) -> None:
             sent.append(message["body"])
             if len(sent) == number:
                 left.set()
-                await asyncio.Event().wait()  # nobody reads any more
+                await asyncio.Event().wait()  # the client has disconnected
 
     await stream({"type": "http"}, receive, send)
 

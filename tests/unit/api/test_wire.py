@@ -253,7 +253,12 @@ def test_response_has_all_members():
         "sessionId": "ses_1",
         "status": "completed",
         "model": "builtin",
-        "usage": {"inputTokens": 3, "outputTokens": 2, "costUsd": 0.5},
+        "usage": {
+            "inputTokens": 3,
+            "outputTokens": 2,
+            "costUsd": 0.5,
+            "estimatedInput": {"instructions": 0, "tools": 0, "history": 0},
+        },
         "createdAt": "2026-05-01T09:30:00+00:00",
     }
 

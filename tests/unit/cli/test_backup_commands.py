@@ -29,13 +29,13 @@ def data(place: Path) -> Path:
     return directory
 
 
-def _written(out: str) -> Path:
+def _backup_path(out: str) -> Path:
     return Path(out.rpartition(" (")[0])
 
 
 def test_backup_is_written_here_with_a_time_stamp(command: Command, data: Path) -> None:
     code, out, err = command("backup")
-    file = _written(out)
+    file = _backup_path(out)
     assert (code, err) == (0, "")
     assert file.match("torana-*Z.zip")
     assert file.parent == Path()
@@ -44,7 +44,7 @@ def test_backup_is_written_here_with_a_time_stamp(command: Command, data: Path) 
 
 def test_backup_in_a_directory_has_a_time_stamp(command: Command, data: Path, place: Path) -> None:
     (place / "safe").mkdir()
-    file = _written(command("backup", "safe")[1])
+    file = _backup_path(command("backup", "safe")[1])
     assert file.parent == Path("safe")
     assert file.exists()
 
@@ -182,7 +182,7 @@ def test_backups_in_a_directory_are_limited_to_the_newest(command: Command, data
 
     code, out, err = command("backup", "--to", "backups", "--keep", "2")
 
-    written = _written(out.partition("\n")[0])
+    written = _backup_path(out.partition("\n")[0])
     assert (code, err) == (0, "")
     assert out.splitlines()[1:] == [f"deleted {Path('backups') / file.name}" for file in old[:2]]
     assert {file.name for file in backups.iterdir()} == {file.name for file in (written, old[2], *others)}
@@ -216,7 +216,7 @@ def test_backup_is_durable_before_old_ones_are_deleted(
         synced.append(os.fstat(file).st_ino)
 
     monkeypatch.setattr(os, "fsync", sync)
-    file = _written(command("backup", "--to", "backups")[1])
+    file = _backup_path(command("backup", "--to", "backups")[1])
     assert {file.stat().st_ino, file.parent.stat().st_ino} <= set(synced)
 
 

@@ -347,6 +347,8 @@ def test_first_sender_is_not_let_in_by_enter(
 
     monkeypatch.setattr(platforms, "first_messages", first_messages)
     loaded = load(flags={"data_dir": place / "data"}, environ={}, cwd=place)
-    steps.let_in(Answers({}), platforms.ConnectedPlatform(kind="telegram", table={}, variables={}), loaded)
+    steps.approve_first_sender(
+        Answers({}), platforms.ConnectedPlatform(kind="telegram", table={}, variables={}), loaded
+    )
     assert "telegram:666 (Ana (telegram:1) " in capsys.readouterr().out
     assert not loaded.settings.data_dir.exists()

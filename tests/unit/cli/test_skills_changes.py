@@ -39,7 +39,7 @@ def source(place: Path) -> Path:
     return folder
 
 
-def shown(command: Command, slug: str = "tea") -> dict[str, Any]:
+def show_skill(command: Command, slug: str = "tea") -> dict[str, Any]:
     code, out, err = command("skills", "show", slug, "--json")
     assert (code, err) == (0, "")
     return json.loads(out)
@@ -80,7 +80,7 @@ def test_all_skills_of_a_folder_are_installed_and_failures_reported(command: Com
     assert code == 1
     assert out.splitlines()[:2] == ["brew is in quarantine", "tea is in quarantine"]
     assert "skills/bad: SKILL.md has no front matter" in err
-    assert shown(command, "brew")["origin"] == str(collection)
+    assert show_skill(command, "brew")["origin"] == str(collection)
     assert command("skills", "update", "brew")[0] == 0
 
 
@@ -120,7 +120,7 @@ def test_approved_skill_is_loaded(command: Command, source: Path) -> None:
     approved = command("skills", "approve", "tea", "--yes")
     assert approved == (0, "tea is active; its scripts may be run\n", unset)
     assert "tea" in loaded(command)
-    details = shown(command)
+    details = show_skill(command)
     assert (details["state"], details["granted"], details["origin"]) == ("active", True, str(source))
     assert details["current"]["needs"]["secrets"] == ["KETTLE_KEY"]
 
@@ -144,13 +144,13 @@ def test_approval_shows_the_report_and_asks_for_confirmation(
     code, out, _ = command("skills", "approve", "tea")
     assert "pipes-to-shell: runs content that it fetched just before" in out
     assert code == (0 if state == "active" else 1)
-    assert shown(command)["state"] == state
+    assert show_skill(command)["state"] == state
 
 
 def test_changed_file_is_reported_and_disables_the_skill(command: Command, place: Path, source: Path) -> None:
     command("skills", "install", str(source))
     command("skills", "approve", "tea", "--yes")
-    path = Path(shown(command)["path"])
+    path = Path(show_skill(command)["path"])
     (path / "scripts" / "boil.sh").write_text("echo other\n")
     assert "tea" not in loaded(command)
     _, _, told = command("skills", "list")
@@ -181,7 +181,7 @@ def test_skill_is_disabled_enabled_updated_and_removed(command: Command, place: 
     assert (code, out.splitlines()[0]) == (0, "tea is active; a newer version is in quarantine")
     assert "Add milk." in command("skills", "show", "tea")[1]
     assert command("skills", "approve", "tea", "--yes")[0] == 0
-    assert "Add milk." in shown(command)["instructions"]
+    assert "Add milk." in show_skill(command)["instructions"]
     moved = source.rename(source.parent / "moved")
     assert command("skills", "update", "tea")[2].endswith(
         "If it has moved: torana skills update tea NEW-SOURCE\n"
@@ -222,7 +222,7 @@ def test_skill_placed_by_hand_needs_a_new_approval_after_changes(
     (folder / "scripts" / "boil.sh").write_text("echo other\n")
     assert "tea" in loaded(command)
     assert "so they are not run" in command("skills", "list")[2]
-    assert shown(command)["granted"] is False
+    assert show_skill(command)["granted"] is False
 
 
 def test_installed_skills_are_in_the_backup(command: Command, place: Path, source: Path) -> None:
@@ -231,7 +231,7 @@ def test_installed_skills_are_in_the_backup(command: Command, place: Path, sourc
     assert command("backup", "mine.zip")[0] == 0
     command("skills", "remove", "tea")
     assert command("restore", "mine.zip")[0] == 0
-    details = shown(command)
+    details = show_skill(command)
     assert (details["state"], details["granted"]) == ("active", True)
 
 
@@ -252,7 +252,7 @@ def test_chosen_path_is_used_again_by_updates(command: Command, source: Path) ->
     assert command("skills", "install", str(source.parent), "--path", "tea")[0] == 0
     (source / "SKILL.md").write_text(NEEDY + "Add milk.\n")
     assert command("skills", "update", "tea")[0] == 0
-    assert "Add milk." in shown(command)["instructions"]
+    assert "Add milk." in show_skill(command)["instructions"]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_chosen_path_is_used_again_by_updates(command: Command, source: Path) ->
         (("install", "http://example.com/tea.zip"), "http is not allowed, because"),
         (("install", "file:///etc/passwd"), "nor an https URL"),
         (("install", "ext::sh -c whoami"), "neither a git address"),
-        (("install", "https://user:secret@example.com/tea.git"), "holds a user or a password"),
+        (("install", "https://user:secret@example.com/tea.git"), "contains a user name or a password"),
         (("install", "--", "-c"), "neither a git address"),
         (("install", "/dev/null"), "neither a file nor a folder"),
         (("approve", "none", "--yes"), "there is no skill 'none'"),

@@ -20,7 +20,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def spent(place: Path) -> None:
+def record_usage(place: Path) -> None:
     """Usage of ana with a token, today."""
     path = place / "data" / DATABASE_NAME
     path.parent.mkdir()
@@ -31,6 +31,10 @@ def spent(place: Path) -> None:
         input_tokens=1_200,
         output_tokens=34,
         microusd=2_500_000,
+        instruction_tokens=300,
+        tool_tokens=400,
+        history_tokens=500,
+        summary_tokens=60,
         reserved_tokens=50,
         reserved_microusd=250_000,
     )
@@ -39,7 +43,7 @@ def spent(place: Path) -> None:
     engine.dispose()
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 def test_days_are_plotted_and_limits_listed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_LIMITS_PER_USER", "5 usd/month, 3 turns")
     monkeypatch.setenv("COLUMNS", "120")
@@ -54,13 +58,15 @@ def test_days_are_plotted_and_limits_listed(command: Command, monkeypatch: pytes
     assert today.split()[1:5] == ["3", "1,200", "34", "2.5000"]
     assert today.count("█") == 40
     assert len([line for line in lines if line.startswith("20")]) == 1  # days without usage are left out
+    (parts,) = (line for line in lines if line.startswith("this month") and line.endswith("60"))
+    assert parts.split()[2:] == ["300", "400", "500", "60"]
     (money,) = (line for line in lines if line.startswith("user-usd-month"))
     assert money.split()[1:4] == ["5", "2.5", "0.25"]
     assert money.count("█") == 11
     assert "when turns are answered" in out
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 def test_output_fits_80_columns(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_LIMITS_PER_USER", "2000000 tokens/month, 500 messages/day")
     monkeypatch.setenv("COLUMNS", "80")
@@ -74,7 +80,7 @@ def test_output_fits_80_columns(command: Command, monkeypatch: pytest.MonkeyPatc
     assert not any("…" in line or len(line) > 80 for line in lines)
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 @pytest.mark.parametrize(
     ("flags", "account", "messages"),
     [
@@ -106,7 +112,7 @@ def test_usage_of_a_rotated_token_includes_its_successors(command: Command, plac
     assert [one["today"]["messages"] for one in told] == [3, 3]
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 def test_user_without_usage_gets_an_empty_plot(command: Command) -> None:
     code, out, _ = command("usage", "--user", "bob\x1b[31m", "--days", "1")
 
@@ -115,7 +121,7 @@ def test_user_without_usage_gets_an_empty_plot(command: Command) -> None:
     assert "█" not in out
 
 
-@pytest.mark.usefixtures("spent")
+@pytest.mark.usefixtures("record_usage")
 def test_user_and_token_options_exclude_each_other(command: Command) -> None:
     told = "--user and --token exclude each other; give one of them\n"
     assert command("usage", "--user", "a", "--token", "b") == (1, "", told)

@@ -77,7 +77,7 @@ async def open_gateway(
         database = open_database()
         ended: list[Callable[[Turn], None]] = []
 
-        def tell(turn: Turn) -> None:
+        def notify(turn: Turn) -> None:
             for listener in ended:
                 listener(turn)
 
@@ -93,7 +93,7 @@ async def open_gateway(
             database=database,
             clock=clock,
             queue=queue,
-            ended=tell,
+            ended=notify,
             approvals=approvals,
             rules=rules,
             measurements=measurements,

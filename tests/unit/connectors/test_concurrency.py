@@ -58,7 +58,7 @@ async def test_many_messages_behind_hanging_file_delay_no_other_chat(open_gatewa
     await open_gateway(chat, ScriptedModel("to bob", *["to ana"] * 11), takes=["image"])
     await chat.say("look", attachments=[picture])
     for number in range(500):
-        await chat.say(f"and {number}" if number % 50 == 0 else "")  # what says nothing makes no turn
+        await chat.say(f"and {number}" if number % 50 == 0 else "")  # a message without text creates no turn
     await chat.until_taken(await chat.say("hello", sender="bob"))
     assert [one.text for one in await chat.shown(1, to="bob")] == ["to bob"]
     assert asked.is_set()
@@ -106,7 +106,7 @@ async def test_message_that_cannot_be_taken_ends_connection_at_once(in_time: InT
             await hear(message("one"), take)
             await hear(message("two"), take)
             sink.let.release()
-            await asyncio.Event().wait()  # nothing more comes from the platform
+            await asyncio.Event().wait()  # no further message comes from the platform
 
     with pytest.raises(OSError, match="the store is away"):
         await listen()

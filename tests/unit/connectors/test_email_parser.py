@@ -13,12 +13,12 @@ import pytest
 
 from torana.connectors.platforms.email import parser
 from torana.connectors.platforms.email.parser import PARTS_LIMIT, TEXT_LIMIT, ParsedEmail, read
-from torana.connectors.platforms.email.sender_auth import doubt, machine
+from torana.connectors.platforms.email.sender_auth import authentication_fault, automatic_reason
 from torana.connectors.platforms.email.text import plain_of, strip_quotation
 
 HEAD = b"From: Ana <ana@people.test>\r\nMessage-ID: <1@people.test>\r\nSubject: hi\r\n"
 
-#: What languages and programs write above what they quote.
+#: Attribution lines of several languages and programs.
 ABOVE = [
     "On Mon, Mar 2, 2026 at 9:30 AM Bot <bot@mail.test> wrote:",
     "On 2 Mar 2026, at 09:30, Bot <bot@mail.test> wrote:",
@@ -40,7 +40,7 @@ ABOVE = [
     "2026년 3월 2일 (월) 오전 9:30, Bot <bot@mail.test>님이 작성:",
     "Bot <bot@mail.test>, 2 Mar 2026 Pzt, 09:30 tarihinde şunu yazdı:",
 ]
-#: What stands there instead, without marks at what is quoted.
+#: Headers of quoted mails, without marks at the quotation.
 HEADS = [
     "-----Original Message-----\nFrom: Bot",
     "-----Ursprüngliche Nachricht-----\nVon: Bot",
@@ -260,13 +260,13 @@ def test_subject_is_one_bounded_line() -> None:
     ],
 )
 def test_automatic_emails_are_recognized(header: str, value: str) -> None:
-    assert machine(letter(**{header.replace("-", "_"): value})) is not None
+    assert automatic_reason(letter(**{header.replace("-", "_"): value})) is not None
 
 
 def test_delivery_report_is_automatic() -> None:
     raw = HEAD + b"Content-Type: multipart/report; boundary=b\r\n\r\n--b\r\n\r\nhi\r\n--b--"
 
-    assert machine(read(raw)) == "delivery report"
+    assert automatic_reason(read(raw)) == "delivery report"
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_delivery_report_is_automatic() -> None:
     [{}, {"Auto_Submitted": "no"}, {"Return_Path": "<ana@people.test>"}, {"From": "noreplyna@people.test"}],
 )
 def test_personal_emails_are_not_automatic(headers: dict[str, str]) -> None:
-    assert machine(letter(**headers)) is None
+    assert automatic_reason(letter(**headers)) is None
 
 
 def test_empty_lines_below_quotation_cost_no_more_than_words() -> None:
@@ -300,7 +300,7 @@ def test_authentication_results_with_long_name_cost_no_more_than_words() -> None
     costs: list[float] = []
     for text in ("a " * 4_000, "a" * 8_000):
         before = time.process_time()
-        doubt(_checked([f"mx.test; {text}"]), "mx.test")
+        authentication_fault(_with_results([f"mx.test; {text}"]), "mx.test")
         costs.append(time.process_time() - before)
 
     assert costs[1] < 30 * costs[0]
@@ -313,7 +313,7 @@ def test_authentication_results_with_long_name_cost_no_more_than_words() -> None
         ["MX.test 1; DMARC=PASS header.from=People.test"],
         ["mx.test; dkim=pass header.d=other.test; spf=fail; " + GOOD[9:]],
         ["other.test; dmarc=fail header.from=people.test", GOOD],
-        [GOOD, "mx.test; dmarc=fail header.from=people.test"],  # the lower one is somebody else's
+        [GOOD, "mx.test; dmarc=fail header.from=people.test"],  # the lower header comes from another server
         ["mx.test; dmarc=none header.from=people.test; spf=pass smtp.mailfrom=x@people.test"],
         ["mx.test; spf=pass smtp.mailfrom=people.test"],
         ["mx.test; dkim=pass header.i=@people.test header.s=2023 header.b=a/b+c="],
@@ -323,7 +323,7 @@ def test_authentication_results_with_long_name_cost_no_more_than_words() -> None
     ],
 )
 def test_sender_verified_by_server_is_accepted(results: list[str]) -> None:
-    assert doubt(_checked(results), "mx.test") is None
+    assert authentication_fault(_with_results(results), "mx.test") is None
 
 
 @pytest.mark.parametrize(
@@ -348,13 +348,13 @@ def test_sender_verified_by_server_is_accepted(results: list[str]) -> None:
         ["mx.test; dkim=fail header.d=people.test"],
         ["mx.test; spf=softfail smtp.mailfrom=people.test"],
         ["mx.test; dkim=pass header.d=other.test", "mx.test; dkim=pass header.d=people.test"],
-        # What a sender wrote himself stands below what an honest server found.
+        # Headers that a sender wrote, below the header of an honest server.
         ["mx.test; spf=fail", GOOD],
         ["mx.test; none", GOOD],
         ["mx.test; dmarc=none", "mx.test; spf=pass smtp.mailfrom=people.test"],
         ["mx.test; spf=fail (of x; y", GOOD],
         ['mx.test; spf=fail smtp.helo="x', GOOD],
-        # What a sender can write into the results of an honest server.
+        # Text that a sender can insert into the results of an honest server.
         ['mx.test; spf=fail smtp.mailfrom="; dmarc=pass header.from=people.test;"@evil.test'],
         ['mx.test; spf=fail (of "x); dmarc=pass header.from=people.test (y"@evil.test) smtp.helo=x'],
         ["mx.test; spf=fail (of x; dmarc=pass header.from=people.test"],
@@ -364,10 +364,10 @@ def test_sender_verified_by_server_is_accepted(results: list[str]) -> None:
     ],
 )
 def test_sender_not_verified_by_server_is_doubted(results: list[str]) -> None:
-    assert doubt(_checked(results), "mx.test") is not None
+    assert authentication_fault(_with_results(results), "mx.test") is not None
 
 
-def _checked(results: list[str]) -> ParsedEmail:
+def _with_results(results: list[str]) -> ParsedEmail:
     head = "".join(f"Authentication-Results: {result}\r\n" for result in results)
     return read(head.encode() + HEAD + b"\r\nhi")
 
@@ -375,7 +375,7 @@ def _checked(results: list[str]) -> ParsedEmail:
 def test_parent_domain_authenticates_its_subdomains() -> None:
     raw = b"Authentication-Results: mx.test; dkim=pass header.d=people.test\r\nFrom: a@x.people.test\r\n\r\nhi"
 
-    assert doubt(read(raw), "mx.test") is None
+    assert authentication_fault(read(raw), "mx.test") is None
 
 
 MIXED = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n"

@@ -22,7 +22,7 @@ class Answers:
         self.calls: list[tuple[str, HookRequest]] = []
         self.response: HookResponse | Exception = HookResponse(body=b"ok")
         self.called = asyncio.Event()
-        #: Nothing is answered while it is not set.
+        #: While this event is not set, calls wait for their response.
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -148,7 +148,7 @@ async def test_answer_may_take_longer_than_head_timeout(
     call = asyncio.create_task(client.post("/hooks/a"))
     await answers.called.wait()
 
-    await heard_after(listener, b"POST")  # it came later, and its time is over
+    await heard_after(listener, b"POST")  # it came later, but its time has passed
     answers.gate.set()
 
     assert (await call).status_code == 200

@@ -50,12 +50,12 @@ class Running:
     turns: Turns
     pairing: Pairing
     chats: dict[str, Chat]
-    #: The model does not answer while it is not set.
+    #: While this event is not set, the model does not answer.
     gate: asyncio.Event
     #: The fields with which each connector was opened.
     logged_with: list[dict[str, Any]]
     until_active: Callable[..., Awaitable[None]]
-    #: Waits until an account stands so, and tells how.
+    #: Waits until an account has this state, and returns its status.
     until: Callable[[str, str], Awaitable[Status]]
 
 
@@ -76,7 +76,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
 
     listeners: list[Callable[[Turn], None]] = []
 
-    def tell(turn: Turn) -> None:
+    def notify(turn: Turn) -> None:
         for listener in listeners:
             listener(turn)
 
@@ -85,7 +85,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
     turns = open_turns(
         ScriptedModel([gate, "first"], "second", "third"),
         clock=utc_now,
-        ended=tell,
+        ended=notify,
     )
     hub = Connectors(
         accounts=[account("one"), account("two")],
@@ -335,7 +335,7 @@ async def test_deliveries_without_account_become_stale_by_regular_sweep(
 async def test_only_one_of_two_accounts_with_same_credentials_listens(running: Running) -> None:
     await running.until_active("one", "two")
 
-    # All chats have the same credentials: what tells accounts apart is their kind.
+    # All chats have the same credentials: only the kind distinguishes accounts.
     await running.hub.apply([account("one"), account("two"), account("three", kind="one")])
 
     other = await running.until("three", "backing_off")
@@ -351,7 +351,7 @@ async def test_id_of_one_server_does_not_identify_user_on_another(
 ) -> None:
     connectors, chats = running.hub, running.chats
     for name in ("one", "two"):
-        # Only with credentials of their own can both listen.
+        # Both can listen only with separate credentials.
         kind = type("Own", (chats[name].connector,), {"global_ids": everywhere, "credentials": name})
         chats[name].connector = kind
     await connectors.apply([account(name, kind="chat", allow=[]) for name in ("one", "two")])

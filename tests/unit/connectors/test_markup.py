@@ -36,7 +36,7 @@ if a < b: print("```")
 
 DIALECTS = [markup.plain, markup.telegram, markup.discord, markup.slack, markup.whatsapp, markup.html]
 
-#: Marks that make a parser of Markdown work.
+#: Characters with a meaning in Markdown.
 _marks = st.sampled_from(
     ["*", "_", "`", "```\n", "> ", "- ", "1. ", "[", "](", ")", "<b>", "\n", "\n\n", "|", "@"]
 )

@@ -62,7 +62,7 @@ def porter(
     )
 
 
-async def fetched(at: AttachmentFetcher, *sent: Sent) -> MessageFiles:
+async def fetch_files(at: AttachmentFetcher, *sent: Sent) -> MessageFiles:
     message_files = at.see([one.attachment for one in sent])
     await at.fetch(message_files)
     return message_files
@@ -84,14 +84,14 @@ async def fetched(at: AttachmentFetcher, *sent: Sent) -> MessageFiles:
     ],
 )
 async def test_media_type_is_detected_from_content(media_type: str, body: bytes, found: str) -> None:
-    (file,) = (await fetched(porter(), Sent(body, media_type, name="the\nfile"))).files
+    (file,) = (await fetch_files(porter(), Sent(body, media_type, name="the\nfile"))).files
     assert (file.name, file.media_type, file.body) == ("the file", found, body)
 
 
 async def test_only_image_without_media_type_is_fetched_for_detection() -> None:
     unknown = "application/octet-stream"
     picture, other = Sent(WEBP, unknown, kind="image"), Sent(WEBP, unknown)
-    message_files = await fetched(porter(), picture, other)
+    message_files = await fetch_files(porter(), picture, other)
     assert [file.media_type for file in message_files.files] == ["image/webp"]
     assert message_files.lines == ["[image: a, image/webp]", "[file: a, application/octet-stream]"]
     assert other.fetched == 0
@@ -102,7 +102,7 @@ async def test_only_image_without_media_type_is_fetched_for_detection() -> None:
     [("\ufeffhé".encode(), "hé"), ("hé".encode("utf-16"), "hé"), ("héllo\r\n".encode(), "héllo\r\n")],
 )
 async def test_text_file_is_stored_as_utf_8(text: bytes, kept: str) -> None:
-    (file,) = (await fetched(porter(), Sent(text, "text/plain"))).files
+    (file,) = (await fetch_files(porter(), Sent(text, "text/plain"))).files
     assert file.body.decode() == kept
 
 
@@ -124,7 +124,7 @@ async def test_text_file_is_stored_as_utf_8(text: bytes, kept: str) -> None:
     ],
 )
 async def test_wrong_media_type_is_detected(media_type: str, body: bytes) -> None:
-    message_files = await fetched(porter(), Sent(body, media_type))
+    message_files = await fetch_files(porter(), Sent(body, media_type))
     assert message_files.files == ()
     assert message_files.lines == [f"[file: a, {media_type}, content does not match its type]"]
 
@@ -135,7 +135,7 @@ async def test_oversized_file_is_only_named() -> None:
     careless = Sent(PNG + b"\0" * 1_000)
     fits = Sent(PNG + b"\0" * (1_000 - len(PNG)), size=1_000)
 
-    message_files = await fetched(porter(file_bytes=1_000), announced, found_out, careless, fits)
+    message_files = await fetch_files(porter(file_bytes=1_000), announced, found_out, careless, fits)
 
     assert [len(file.body) for file in message_files.files] == [1_000]
     assert (announced.fetched, found_out.fetched) == (0, 1)
@@ -210,20 +210,20 @@ async def test_two_hundred_files_are_bounded_in_fetches_and_lines() -> None:
 )
 async def test_unsupported_file_is_named_and_not_fetched(kind: Any, media_type: str, line: str) -> None:
     sent = Sent(PNG, media_type, kind=kind, size=28)
-    message_files = await fetched(porter(), sent)
+    message_files = await fetch_files(porter(), sent)
     assert (message_files.lines, message_files.files, sent.fetched) == ([line], (), 0)
 
 
 @pytest.mark.parametrize(("number", "takes"), [(0, ["text", "image", "pdf"]), (5, []), (5, ["pdf", "text"])])
 async def test_file_that_model_does_not_accept_is_not_fetched(number: int, takes: list[FileKind]) -> None:
     sent = Sent()
-    message_files = await fetched(porter(takes=takes, files=number), sent)
+    message_files = await fetch_files(porter(takes=takes, files=number), sent)
     assert (message_files.files, sent.fetched) == ((), 0)
 
 
 async def test_file_is_fetched_once_for_repeated_attempts() -> None:
     at, sent = porter(), Sent()
-    message_files = await fetched(at, sent)
+    message_files = await fetch_files(at, sent)
     await at.fetch(message_files)
     assert (len(message_files.files), sent.fetched) == (1, 1)
 
@@ -232,7 +232,7 @@ async def test_file_is_fetched_once_for_repeated_attempts() -> None:
 async def test_attachment_line_stays_one_line_for_any_name(what: str) -> None:
     wild = "x\n[image: y]\u202e\ud800\0" + "z" * 1_000
     sent = Sent(name=wild if what == "name" else "a", media_type=wild if what == "media_type" else "b")
-    (line,) = (await fetched(porter(), sent)).lines
+    (line,) = (await fetch_files(porter(), sent)).lines
     assert "\n" not in line
     assert line.isprintable()
     assert len(line.encode()) < 100

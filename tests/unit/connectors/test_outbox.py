@@ -27,10 +27,11 @@ from torana.store.rows.audit import Act
 from torana.store.rows.deliveries import Delivery
 from torana.testing.chat import Chat
 from torana.turns.deliveries import Deliveries
+from torana.turns.events.activity import Activity
 
 Outage = Callable[[], AbstractContextManager[None]]
 
-#: How the name of a task begins in which something is delivered.
+#: The prefix of the names of tasks that deliver.
 DELIVERS = "dlv_"
 
 
@@ -58,6 +59,7 @@ class Sending:
             settled=self._settled,
             rendering=ThreadPoolExecutor(1),
             measurements=self.measurements,
+            activity=Activity(),
             pause=self._pause,
         )
         self.operator = Deliveries(
@@ -278,7 +280,7 @@ async def test_attempt_that_cannot_be_recorded_is_not_repeated_at_once(
 
         async def meanwhile(seconds: float) -> None:
             pauses.append(seconds)
-            if len(pauses) == 1:  # its turn comes, and then it cannot be written that it is sent
+            if len(pauses) == 1:  # its turn comes, and then the sent state cannot be stored
                 away.enter_context(outage())
             elif len(pauses) == 2:
                 away.close()

@@ -19,7 +19,7 @@ from torana.store.rows.senders import Asker
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 
-#: What the ids of people begin with here.
+#: The prefixes of user ids in these tests.
 KINDS = ("chat", "irc")
 
 Open = Callable[..., Awaitable[Gateway]]

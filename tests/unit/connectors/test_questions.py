@@ -163,7 +163,7 @@ async def test_questions_are_asked_one_by_one_and_repeated_yes_counts_once(
     _, said, second = await texts(chat, 3)
     assert said == "I run calculate."
     assert "2+2" in second
-    await chat.repeat(yes)  # the platform tells it again
+    await chat.repeat(yes)  # the platform repeats the message
     await chat.until_taken(yes)
     assert await open_calls(gateway, 1) == ["c2"]
     await chat.say("no")
@@ -342,7 +342,7 @@ async def test_yes_that_waits_in_ingress_does_not_answer_later_question(
     await chat.called(1)
     await chat.say("look", attachments=[Attachment(kind="file", media_type="text/plain", fetch=fetch)])
     yes = await chat.say("yes")
-    await chat.until_taken(await chat.say("/status", sender="ben"))  # which was said behind it
+    await chat.until_taken(await chat.say("/status", sender="ben"))  # sent after it
     chat.gate.set()
     await chat.shown(1)
 
@@ -364,7 +364,7 @@ async def test_delayed_yes_does_not_answer_question_shown_after_it_was_sent(
     await chat.until_taken(await chat.say("yes", said_at=utc_now() - timedelta(minutes=1)))
 
     assert await open_calls(gateway, 1) == ["c1"]
-    await chat.say("yes", said_at=utc_now() - timedelta(seconds=2))  # its clock is not ours
+    await chat.say("yes", said_at=utc_now() - timedelta(seconds=2))  # its clock differs from ours
     assert (await texts(chat, 3))[1:] == [TOO_EARLY, "I run calculate."]
 
 

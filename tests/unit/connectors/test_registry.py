@@ -110,7 +110,7 @@ def test_missing_library_is_reported_with_install_command(
 
 
 def test_connectors_with_server_local_ids_are_listed() -> None:
-    # Whoever changes one of these gives everybody on it another name, and takes their memories away.
+    # A changed prefix would give all users new ids, and separate them from their memories.
     own = {kind for kind in BUILTIN if not load(kind).global_ids}
     assert own == {"dingtalk", "irc", "slack", "webhook"}
 

@@ -27,7 +27,7 @@ async def test_reminders_and_tasks_are_sent_to_chat_of_their_creation(open_gatew
     ]
     model = ScriptedModel(calls, "Both are scheduled.", "It is sunny.")
     gateway = await open_gateway(chat, model)
-    # The agent's clock stands in March: by this one both are long due.
+    # The agent's clock is in March: by the real clock both schedules are long due.
     ticker = Ticker(
         database=gateway.database,
         turns=gateway.turns,

@@ -75,7 +75,7 @@ def blind(**settings: object) -> Chat:
     return Chat(Capabilities(length=100, repeat="blind", pace=10_000), allow=["*"], **settings)
 
 
-def arrived(reason: str = "no answer") -> OutcomeUnknown:
+def fault_after_arrival(reason: str = "no answer") -> OutcomeUnknown:
     """Return a fault that occurs after the part was shown."""
     fault = OutcomeUnknown(reason)
     fault.arrived = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -197,7 +197,7 @@ async def test_rate_limits_are_respected_and_faults_are_retried(open_gateway: Op
 @pytest.mark.parametrize("repeat", ["keyed", "readable"])
 async def test_part_with_uncertain_outcome_is_shown_once(open_gateway: Open, repeat: str) -> None:
     chat = Chat(Capabilities(length=100, repeat=repeat, pace=10_000), allow=["*"])  # pyright: ignore[reportArgumentType]
-    chat.faults = [arrived()]
+    chat.faults = [fault_after_arrival()]
     await open_gateway(chat, ScriptedModel("one", "two"))
 
     await chat.say("hello")
@@ -209,7 +209,7 @@ async def test_part_with_uncertain_outcome_is_shown_once(open_gateway: Open, rep
 
 async def test_unsure_part_is_repeated_once_with_mark_and_then_held(open_gateway: Open, act: Act) -> None:
     chat = blind()
-    chat.faults = [arrived(), OutcomeUnknown("nobody knows")]
+    chat.faults = [fault_after_arrival(), OutcomeUnknown("nobody knows")]
     gateway = await open_gateway(chat, ScriptedModel("one", "two"))
     await chat.say("hello")
     await chat.called(2)
@@ -324,7 +324,7 @@ async def test_loop_between_two_bots_is_paused(open_gateway: Open) -> None:
     shown = [one.text for one in await chat.shown(6, to="robot")]
     assert shown[:3] == answers
     assert all("paused" in text for text in shown[3:])
-    assert len(shown) == 6  # it is told three times a minute at most
+    assert len(shown) == 6  # notices are limited to three a minute
     assert list(gateway.turns.live) == []
 
 

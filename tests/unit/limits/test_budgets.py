@@ -19,6 +19,8 @@ from torana.errors import BudgetSpent
 from torana.limits.budgets import Admitted, Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
+from torana.limits.request_tokens import RequestTokens
+from torana.limits.summary_share import allows_summary
 from torana.limits.usage_reports import Subject, UsageReport, report
 from torana.messages import GATEWAY_OWNER, Inbound, Turn, new_id
 from torana.store.engine.database import Connection, Database, sqlite_engine
@@ -210,6 +212,31 @@ async def test_missing_usage_is_estimated(gate: Callable[..., Gate]) -> None:
     await budget.step(turn, 0, 0)
 
     assert await budget.level() == (0, 30)
+
+
+async def test_summaries_have_a_share_of_the_tokens_of_their_session(
+    gate: Callable[..., Gate], database: Database
+) -> None:
+    here = gate()
+    turn, _ = await here.admit()
+    request = RequestTokens(likely=100, most=300)
+
+    async def allowed(percent: int) -> bool:
+        work = partial(allows_summary, budgets=here.budgets, turn=turn, request=request, percent=percent)
+        return await database.run(work)
+
+    # Without any usage of turns the share is unknown.
+    assert [await allowed(percent) for percent in (0, 1, 50)] == [False, True, True]
+    await here.step(turn, 250, 50)
+    await here.cancel(turn)
+    assert [await allowed(percent) for percent in (24, 25)] == [False, True]
+
+    response = ModelResponse(parts=[], usage=RequestUsage(input_tokens=80, output_tokens=20))
+    await database.run(partial(here.budgets.charge, turn=turn, responses=[response]))
+
+    assert [await allowed(percent) for percent in (39, 40)] == [False, True]
+    today = (await here.report()).today
+    assert (today.summary_tokens, today.input_tokens, today.output_tokens) == (100, 330, 70)
 
 
 async def test_limit_below_one_call_is_explained(gate: Callable[..., Gate]) -> None:

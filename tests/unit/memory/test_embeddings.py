@@ -45,12 +45,12 @@ def memory(database: Database, clock: Callable[[], datetime], embedder: Dictiona
     return Memory(database=database, embedder=embedder, clock=clock)
 
 
-async def keep(memory: Memory, *texts: str, user: str = "ana") -> None:
+async def remember_all(memory: Memory, *texts: str, user: str = "ana") -> None:
     for text in texts:
         await memory.remember(user, text, subject="", turn_id=None)
 
 
-async def recalled(memory: Memory, query: str, user: str = "ana") -> list[str]:
+async def recall_texts(memory: Memory, query: str, user: str = "ana") -> list[str]:
     return [fit.memory.text for fit in await memory.recall(user, query, limit=5)]
 
 
@@ -59,88 +59,88 @@ async def vectors_in(database: Database, by: str, user: str = "ana") -> int:
 
 
 async def test_memory_without_common_words_is_found_by_meaning(memory: Memory) -> None:
-    await keep(memory, "Our beagle was born in 2019", "The vehicle is on level 3")
+    await remember_all(memory, "Our beagle was born in 2019", "The vehicle is on level 3")
 
-    assert "Our beagle was born in 2019" in await recalled(memory, "how old is my dog")
-    assert await recalled(memory, "dog") == ["Our beagle was born in 2019"]
-    assert await recalled(memory, "piano") == []
+    assert "Our beagle was born in 2019" in await recall_texts(memory, "how old is my dog")
+    assert await recall_texts(memory, "dog") == ["Our beagle was born in 2019"]
+    assert await recall_texts(memory, "piano") == []
 
 
 async def test_match_by_words_and_meaning_ranks_first(memory: Memory) -> None:
-    await keep(memory, "beagle", "dog house", "house dog food dog")
+    await remember_all(memory, "beagle", "dog house", "house dog food dog")
 
-    assert (await recalled(memory, "dog food"))[0] == "house dog food dog"
-    assert (await recalled(memory, "dog food"))[-1] == "beagle"
+    assert (await recall_texts(memory, "dog food"))[0] == "house dog food dog"
+    assert (await recall_texts(memory, "dog food"))[-1] == "beagle"
 
 
 async def test_users_do_not_see_each_others_memories(memory: Memory) -> None:
-    await keep(memory, "my beagle", user="ben")
+    await remember_all(memory, "my beagle", user="ben")
 
-    assert await recalled(memory, "dog") == []
+    assert await recall_texts(memory, "dog") == []
 
 
 async def test_words_alone_count_while_the_provider_fails(
     memory: Memory, embedder: Dictionary, database: Database
 ) -> None:
-    await keep(memory, "my beagle")
+    await remember_all(memory, "my beagle")
     embedder.fails = True
-    await keep(memory, "the dog next door")
+    await remember_all(memory, "the dog next door")
 
-    assert await recalled(memory, "dog") == ["the dog next door"]
+    assert await recall_texts(memory, "dog") == ["the dog next door"]
     assert await vectors_in(database, "dictionary") == 1
 
     embedder.fails = False
-    assert set(await recalled(memory, "dog")) == {"my beagle", "the dog next door"}
+    assert set(await recall_texts(memory, "dog")) == {"my beagle", "the dog next door"}
     assert await vectors_in(database, "dictionary") == 2
 
 
 async def test_memory_is_embedded_once_per_model(
     memory: Memory, embedder: Dictionary, database: Database
 ) -> None:
-    await keep(memory, "my beagle")
-    await recalled(memory, "dog")
-    await recalled(memory, "dog")
+    await remember_all(memory, "my beagle")
+    await recall_texts(memory, "dog")
+    await recall_texts(memory, "dog")
     assert embedder.asked == [("my beagle",), ("dog",), ("dog",)]
 
     other = Dictionary("other")
 
-    assert await recalled(Memory(database=database, embedder=other), "dog") == ["my beagle"]
+    assert await recall_texts(Memory(database=database, embedder=other), "dog") == ["my beagle"]
     assert other.asked == [("my beagle",), ("dog",)]
 
 
 async def test_existing_memories_get_a_vector(database: Database, embedder: Dictionary) -> None:
-    await keep(Memory(database=database), "my beagle")
+    await remember_all(Memory(database=database), "my beagle")
 
-    assert await recalled(Memory(database=database, embedder=embedder), "dog") == ["my beagle"]
+    assert await recall_texts(Memory(database=database, embedder=embedder), "dog") == ["my beagle"]
 
 
 async def test_superseded_memory_keeps_no_vector(memory: Memory, database: Database) -> None:
     await memory.remember("ana", "a dog", subject="pet", turn_id=None)
     await memory.remember("ana", "tea", subject="pet", turn_id=None)
 
-    assert await recalled(memory, "beagle") == []
+    assert await recall_texts(memory, "beagle") == []
     assert await vectors_in(database, "dictionary") == 1
 
 
 async def test_forget_matches_words_and_not_meaning(memory: Memory) -> None:
-    await keep(memory, "my beagle")
+    await remember_all(memory, "my beagle")
 
     assert await memory.forget("ana", "dog") == []
 
 
 async def test_embedder_is_not_called_without_memories(memory: Memory, embedder: Dictionary) -> None:
-    assert await recalled(memory, "dog") == []
+    assert await recall_texts(memory, "dog") == []
     assert embedder.asked == []
 
 
-def remembered(name: str, at: datetime) -> Remembered:
+def stored_memory(name: str, at: datetime) -> Remembered:
     return Remembered(id=name, text=name, subject="", turn_id=None, created_at=at)
 
 
 def test_similarity_is_the_angle_between_vectors(clock: Callable[[], datetime]) -> None:
     at = clock()
     vectors = {"same": [2.0, 2.0], "near": [0.1, 0.2], "right": [1.0, -1.0], "other": [1.0], "none": [0.0, 0.0]}
-    known = [Embedded(memory=remembered(name, at), vector=pack(v)) for name, v in vectors.items()]
+    known = [Embedded(memory=stored_memory(name, at), vector=pack(v)) for name, v in vectors.items()]
 
     fits = nearest([1.0, 1.0], known)
 
@@ -150,7 +150,7 @@ def test_similarity_is_the_angle_between_vectors(clock: Callable[[], datetime]) 
 
 def test_fused_ranking_prefers_items_high_in_both(clock: Callable[[], datetime]) -> None:
     at = clock()
-    a, b, c = (Recalled(memory=remembered(name, at), score=1.0, held=0) for name in "abc")
+    a, b, c = (Recalled(memory=stored_memory(name, at), score=1.0, held=0) for name in "abc")
 
     whole = fuse_rankings([a, b], [c, b])
 

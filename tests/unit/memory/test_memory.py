@@ -34,8 +34,8 @@ def memory(database: Database, clock: Callable[[], datetime]) -> Memory:
 
 
 @pytest.fixture
-def keep(memory: Memory) -> Keep:
-    """``await keep("I like tea", subject="tea")`` stores a memory for ana."""
+def remember(memory: Memory) -> Keep:
+    """``await remember("I like tea", subject="tea")`` stores a memory for ana."""
 
     async def remember(text: str, subject: str = "", *, user: str = "ana") -> str:
         return (await memory.remember(user, text, subject=subject, turn_id="turn_1")).memory.text
@@ -43,16 +43,16 @@ def keep(memory: Memory) -> Keep:
     return remember
 
 
-async def known(memory: Memory, user: str = "ana") -> list[str]:
+async def list_texts(memory: Memory, user: str = "ana") -> list[str]:
     return [item.text for item in await memory.list_memories(user)]
 
 
-async def recalled(memory: Memory, query: str, limit: int = 5, *, every_word: bool = False) -> list[str]:
+async def recall_texts(memory: Memory, query: str, limit: int = 5, *, every_word: bool = False) -> list[str]:
     found = await memory.recall("ana", query, limit=limit, every_word=every_word)
     return [item.memory.text for item in found]
 
 
-async def forgotten(memory: Memory, query: str) -> set[str]:
+async def forget_texts(memory: Memory, query: str) -> set[str]:
     return {item.text for item in await memory.forget("ana", query)}
 
 
@@ -61,9 +61,9 @@ async def count_rows(database: Database) -> int:
     return await database.run(lambda connection: connection.execute(counting).scalar_one())
 
 
-async def test_memories_are_listed_newest_first(memory: Memory, keep: Keep) -> None:
-    assert await keep("I like tea") == "I like tea"
-    await keep("I live in Lisbon", "Where I live")
+async def test_memories_are_listed_newest_first(memory: Memory, remember: Keep) -> None:
+    assert await remember("I like tea") == "I like tea"
+    await remember("I live in Lisbon", "Where I live")
 
     newest, oldest = await memory.list_memories("ana")
 
@@ -77,51 +77,51 @@ async def test_memories_are_listed_newest_first(memory: Memory, keep: Keep) -> N
     ["favourite colour", "Favourite  COLOUR", " favourite\tcolour ", "ｆａｖｏｕｒｉｔｅ colour"],
 )
 async def test_newer_statement_supersedes_the_older_one_of_its_subject(
-    memory: Memory, keep: Keep, same_subject: str
+    memory: Memory, remember: Keep, same_subject: str
 ) -> None:
-    await keep("my favourite colour is blue", "favourite colour")
-    await keep("my favourite dish is soup", "favourite dish")
-    await keep("my favourite colour is red", same_subject)
+    await remember("my favourite colour is blue", "favourite colour")
+    await remember("my favourite dish is soup", "favourite dish")
+    await remember("my favourite colour is red", same_subject)
 
-    assert await known(memory) == ["my favourite colour is red", "my favourite dish is soup"]
-    assert await recalled(memory, "blue") == []
+    assert await list_texts(memory) == ["my favourite colour is red", "my favourite dish is soup"]
+    assert await recall_texts(memory, "blue") == []
 
 
-async def test_memories_without_subject_do_not_supersede_each_other(memory: Memory, keep: Keep) -> None:
-    await keep("my sister is tall")
-    await keep("my sister is in Porto")
+async def test_memories_without_subject_do_not_supersede_each_other(memory: Memory, remember: Keep) -> None:
+    await remember("my sister is tall")
+    await remember("my sister is in Porto")
 
-    assert len(await known(memory)) == 2
+    assert len(await list_texts(memory)) == 2
 
 
 @pytest.mark.parametrize("again", ["I like tea", "  i LIKE   tea", "Ｉ like tea"])
 async def test_remembering_the_same_again_changes_nothing(
-    memory: Memory, keep: Keep, database: Database, again: str
+    memory: Memory, remember: Keep, database: Database, again: str
 ) -> None:
-    await keep("I like tea", "tea")
+    await remember("I like tea", "tea")
     before = await memory.list_memories("ana")
 
-    await keep(again, "TEA")
+    await remember(again, "TEA")
 
     assert await memory.list_memories("ana") == before
     assert await count_rows(database) == 1
 
 
 async def test_concurrent_equal_memories_are_stored_once(
-    memory: Memory, keep: Keep, database: Database
+    memory: Memory, remember: Keep, database: Database
 ) -> None:
-    await asyncio.gather(*(keep("I like tea") for _ in range(10)))
+    await asyncio.gather(*(remember("I like tea") for _ in range(10)))
 
     assert await count_rows(database) == 1
 
 
 async def test_texts_and_subjects_are_cut_at_their_bounds(
-    memory: Memory, keep: Keep, database: Database
+    memory: Memory, remember: Keep, database: Database
 ) -> None:
     long = "long " * TEXT_LIMIT
 
-    kept = await keep(long, "s" * 300)
-    await keep(long, "s" * 300)
+    kept = await remember(long, "s" * 300)
+    await remember(long, "s" * 300)
 
     (item,) = await memory.list_memories("ana")
     assert item.text == kept == long[:TEXT_LIMIT]
@@ -130,9 +130,9 @@ async def test_texts_and_subjects_are_cut_at_their_bounds(
 
 
 async def test_full_memory_refuses_additions_but_allows_replacements(
-    memory: Memory, keep: Keep, database: Database
+    memory: Memory, remember: Keep, database: Database
 ) -> None:
-    await keep("my favourite colour is blue", "colour")
+    await remember("my favourite colour is blue", "colour")
     fill = [
         {
             "id": f"mem_{number}",
@@ -146,18 +146,18 @@ async def test_full_memory_refuses_additions_but_allows_replacements(
     await database.run(lambda connection: connection.execute(sa.insert(memories), fill) and None)
 
     with pytest.raises(MemoryFull, match="forget some"):
-        await keep("one more")
-    await keep("note 1")
-    await keep("my favourite colour is red", "colour")
-    await keep("bob has room", user="bob")
+        await remember("one more")
+    await remember("note 1")
+    await remember("my favourite colour is red", "colour")
+    await remember("bob has room", user="bob")
 
-    assert len(await known(memory)) == COUNT_LIMIT
-    assert await recalled(memory, "favourite") == ["my favourite colour is red"]
+    assert len(await list_texts(memory)) == COUNT_LIMIT
+    assert await recall_texts(memory, "favourite") == ["my favourite colour is red"]
 
 
 @pytest.mark.parametrize(("text", "stored"), [("one more", "one more"), ("NOTE  7", "note 7")])
 async def test_texts_are_not_compared_within_the_transaction(
-    keep: Keep, monkeypatch: pytest.MonkeyPatch, text: str, stored: str
+    remember: Keep, monkeypatch: pytest.MonkeyPatch, text: str, stored: str
 ) -> None:
     compared = Counter[str]()
 
@@ -166,10 +166,10 @@ async def test_texts_are_not_compared_within_the_transaction(
         return normalize(form, text)
 
     for number in range(20):
-        await keep(f"note {number}")
+        await remember(f"note {number}")
     monkeypatch.setattr("torana.memory.normalize", count)
 
-    assert await keep(text) == stored
+    assert await remember(text) == stored
     assert compared.total() > 20
     assert compared["torana-store"] <= 2
 
@@ -187,31 +187,33 @@ async def test_texts_are_not_compared_within_the_transaction(
     ],
     ids=["english", "chinese", "japanese", "arabic", "emoji", "portuguese", "russian"],
 )
-async def test_memories_are_recalled_in_any_script(memory: Memory, keep: Keep, text: str, query: str) -> None:
-    await keep("something else entirely")
-    await keep(text)
+async def test_memories_are_recalled_in_any_script(
+    memory: Memory, remember: Keep, text: str, query: str
+) -> None:
+    await remember("something else entirely")
+    await remember(text)
 
-    assert await recalled(memory, query) == [text]
-    assert await forgotten(memory, query) == {text}
-
-
-async def test_recall_searches_subjects_and_ranks_the_best_first(memory: Memory, keep: Keep) -> None:
-    await keep("blue", "favourite colour")
-    await keep("the colour of the house is green")
-    await keep("I like tea")
-
-    assert (await recalled(memory, "favourite colour"))[0] == "blue"
-    assert len(await recalled(memory, "colour tea", limit=2)) == 2
+    assert await recall_texts(memory, query) == [text]
+    assert await forget_texts(memory, query) == {text}
 
 
-async def test_every_word_excludes_partial_matches(memory: Memory, keep: Keep) -> None:
+async def test_recall_searches_subjects_and_ranks_the_best_first(memory: Memory, remember: Keep) -> None:
+    await remember("blue", "favourite colour")
+    await remember("the colour of the house is green")
+    await remember("I like tea")
+
+    assert (await recall_texts(memory, "favourite colour"))[0] == "blue"
+    assert len(await recall_texts(memory, "colour tea", limit=2)) == 2
+
+
+async def test_every_word_excludes_partial_matches(memory: Memory, remember: Keep) -> None:
     for text in ("my green hat is on the shelf", "green tea is in the cupboard", "I like tea"):
-        await keep(text)
+        await remember(text)
 
-    assert set(await recalled(memory, "green tea")) == set(await known(memory))
-    assert await recalled(memory, "green tea", every_word=True) == ["green tea is in the cupboard"]
-    assert await recalled(memory, "green coffee", every_word=True) == []
-    assert await recalled(memory, "???", every_word=True) == []
+    assert set(await recall_texts(memory, "green tea")) == set(await list_texts(memory))
+    assert await recall_texts(memory, "green tea", every_word=True) == ["green tea is in the cupboard"]
+    assert await recall_texts(memory, "green coffee", every_word=True) == []
+    assert await recall_texts(memory, "???", every_word=True) == []
 
 
 @pytest.mark.parametrize(
@@ -229,27 +231,27 @@ async def test_every_word_excludes_partial_matches(memory: Memory, keep: Keep) -
     ],
 )
 async def test_possessives_are_recalled_only_when_the_query_names_them(
-    memory: Memory, keep: Keep, text: str, subject: str, query: str, told: bool
+    memory: Memory, remember: Keep, text: str, subject: str, query: str, told: bool
 ) -> None:
-    await keep(text, subject)
+    await remember(text, subject)
 
-    assert await recalled(memory, query, every_word=True) == ([text] if told else [])
+    assert await recall_texts(memory, query, every_word=True) == ([text] if told else [])
 
 
 @pytest.mark.parametrize("query", ["", "   ", "???", '"', "NEAR(", "* OR"])
-async def test_query_without_a_known_word_finds_nothing(memory: Memory, keep: Keep, query: str) -> None:
-    await keep("I like tea")
+async def test_query_without_a_known_word_finds_nothing(memory: Memory, remember: Keep, query: str) -> None:
+    await remember("I like tea")
 
-    assert await recalled(memory, query) == []
-    assert await forgotten(memory, query) == set()
-    assert await known(memory) == ["I like tea"]
+    assert await recall_texts(memory, query) == []
+    assert await forget_texts(memory, query) == set()
+    assert await list_texts(memory) == ["I like tea"]
 
 
 async def test_history_keeps_only_the_latest_superseded_memories(
-    memory: Memory, keep: Keep, database: Database
+    memory: Memory, remember: Keep, database: Database
 ) -> None:
     for number in range(HISTORY_LIMIT + 5):
-        await keep(f"number {number}", "number")
+        await remember(f"number {number}", "number")
 
     (stands,) = await memory.list_memories("ana")
     history = await memory.history("ana", stands.id)
@@ -259,24 +261,24 @@ async def test_history_keeps_only_the_latest_superseded_memories(
     assert await count_rows(database) == HISTORY_LIMIT + 1
 
 
-async def test_forgetting_a_superseded_memory_keeps_the_current_one(memory: Memory, keep: Keep) -> None:
-    await keep("blue", "colour")
-    await keep("red", "colour")
+async def test_forgetting_a_superseded_memory_keeps_the_current_one(memory: Memory, remember: Keep) -> None:
+    await remember("blue", "colour")
+    await remember("red", "colour")
     (stands,) = await memory.list_memories("ana")
     (old,) = await memory.history("ana", stands.id)
 
     await memory.forget_one("ana", old.id)
 
-    assert await known(memory) == ["red"]
+    assert await list_texts(memory) == ["red"]
     assert await memory.history("ana", stands.id) == []
 
 
 async def test_forgotten_memory_leaves_no_word_in_the_index(
-    memory: Memory, keep: Keep, database: Database
+    memory: Memory, remember: Keep, database: Database
 ) -> None:
-    await keep("the secret is xylophone", "the secret")
-    await keep("the secret is zugzwang", "the secret")
-    await keep("I like tea")
+    await remember("the secret is xylophone", "the secret")
+    await remember("the secret is zugzwang", "the secret")
+    await remember("I like tea")
     assert b"zugzwang" in await index_of(database)
 
     await memory.forget("ana", "secret")
@@ -287,15 +289,15 @@ async def test_forgotten_memory_leaves_no_word_in_the_index(
 
 
 async def test_clearing_the_index_affects_one_owner_only(
-    memory: Memory, keep: Keep, database: Database
+    memory: Memory, remember: Keep, database: Database
 ) -> None:
-    await keep("zugzwang")
-    await keep("xylophone", user="bob")
+    await remember("zugzwang")
+    await remember("xylophone", user="bob")
 
     await database.run(partial(memory_index.clear, owner=owner_of("ana")))
 
     assert b"zugzwang" not in await index_of(database)
-    assert await recalled(memory, "zugzwang") == []
+    assert await recall_texts(memory, "zugzwang") == []
     assert len(await memory.recall("bob", "xylophone", limit=5)) == 1
 
 
@@ -310,57 +312,59 @@ async def index_of(database: Database) -> bytes:
     return await database.run(read)
 
 
-async def test_forget_deletes_memories_that_contain_every_word(memory: Memory, keep: Keep) -> None:
+async def test_forget_deletes_memories_that_contain_every_word(memory: Memory, remember: Keep) -> None:
     for text in ("I like green tea.", "Green tea, at four!", "I like tea", "I like green hats"):
-        await keep(text)
+        await remember(text)
 
-    assert await forgotten(memory, "green TEA") == {"I like green tea.", "Green tea, at four!"}
-    assert set(await known(memory)) == {"I like tea", "I like green hats"}
+    assert await forget_texts(memory, "green TEA") == {"I like green tea.", "Green tea, at four!"}
+    assert set(await list_texts(memory)) == {"I like tea", "I like green hats"}
 
 
-async def test_forget_deletes_superseded_memories_too(memory: Memory, keep: Keep, database: Database) -> None:
-    await keep("my favourite colour is blue", "colour")
-    await keep("my favourite colour is red", "colour")
-    await keep("I like tea")
+async def test_forget_deletes_superseded_memories_too(
+    memory: Memory, remember: Keep, database: Database
+) -> None:
+    await remember("my favourite colour is blue", "colour")
+    await remember("my favourite colour is red", "colour")
+    await remember("I like tea")
 
-    assert await forgotten(memory, "favourite colour") == {"my favourite colour is red"}
+    assert await forget_texts(memory, "favourite colour") == {"my favourite colour is red"}
     assert await count_rows(database) == 1
 
 
-async def test_forget_deletes_nothing_on_a_partial_match(memory: Memory, keep: Keep) -> None:
-    await keep("my job is baker")
-    await keep("my favourite colour is blue")
+async def test_forget_deletes_nothing_on_a_partial_match(memory: Memory, remember: Keep) -> None:
+    await remember("my job is baker")
+    await remember("my favourite colour is blue")
 
-    assert await forgotten(memory, "brother's job") == set()
-    assert await forgotten(memory, "favourite colour red") == set()
-
-
-async def test_possessives_are_forgotten_only_when_the_query_names_them(memory: Memory, keep: Keep) -> None:
-    await keep("my name is Bob", "my name")
-    await keep("my sister is called Ana", "my sister's name")
-    await keep("my dog's name is Rex")
-
-    assert await forgotten(memory, "name") == {"my name is Bob"}
-    assert await forgotten(memory, "sister's name") == {"my sister is called Ana"}
+    assert await forget_texts(memory, "brother's job") == set()
+    assert await forget_texts(memory, "favourite colour red") == set()
 
 
-async def test_memories_are_separate_for_each_user(memory: Memory, keep: Keep) -> None:
-    await keep("hers")
-    await keep("his", user="bob")
-    await keep("hers of a subject", "s")
-    await keep("his of a subject", "s", user="bob")
+async def test_possessives_are_forgotten_only_when_the_query_names_them(memory: Memory, remember: Keep) -> None:
+    await remember("my name is Bob", "my name")
+    await remember("my sister is called Ana", "my sister's name")
+    await remember("my dog's name is Rex")
 
-    assert await known(memory) == ["hers of a subject", "hers"]
-    assert await known(memory, user="bob") == ["his of a subject", "his"]
+    assert await forget_texts(memory, "name") == {"my name is Bob"}
+    assert await forget_texts(memory, "sister's name") == {"my sister is called Ana"}
+
+
+async def test_memories_are_separate_for_each_user(memory: Memory, remember: Keep) -> None:
+    await remember("hers")
+    await remember("his", user="bob")
+    await remember("hers of a subject", "s")
+    await remember("his of a subject", "s", user="bob")
+
+    assert await list_texts(memory) == ["hers of a subject", "hers"]
+    assert await list_texts(memory, user="bob") == ["his of a subject", "his"]
     assert await memory.recall("ana", "his", limit=5) == []
     assert await memory.forget("ana", "his") == []
     await memory.forget("ana", "subject")
-    assert await known(memory, user="bob") == ["his of a subject", "his"]
+    assert await list_texts(memory, user="bob") == ["his of a subject", "his"]
 
 
-async def test_database_allows_one_current_memory_per_subject(keep: Keep, database: Database) -> None:
-    await keep("blue", "colour")
-    await keep("red", "colour")
+async def test_database_allows_one_current_memory_per_subject(remember: Keep, database: Database) -> None:
+    await remember("blue", "colour")
+    await remember("red", "colour")
     revive = sa.update(memories).values(superseded_at=None)
 
     with pytest.raises(IntegrityError):
@@ -372,9 +376,9 @@ def execute(connection: sa.Connection, statement: sa.Update) -> None:
 
 
 async def test_searches_of_a_user_run_one_at_a_time(
-    memory: Memory, keep: Keep, database: Database, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, remember: Keep, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await keep("tea with milk")
+    await remember("tea with milk")
     asked: list[int] = []
     run = database.run
 
@@ -383,14 +387,14 @@ async def test_searches_of_a_user_run_one_at_a_time(
         return await run(work)
 
     monkeypatch.setattr(database, "run", counted)
-    searches = [asyncio.create_task(recalled(memory, "tea")) for _ in range(3)]
+    searches = [asyncio.create_task(recall_texts(memory, "tea")) for _ in range(3)]
     await asyncio.sleep(0)
     assert asked == [0]
     assert await asyncio.gather(*searches) == [["tea with milk"]] * 3
 
 
 async def test_search_for_similar_words_compares_few_words_outside_of_the_event_loop(
-    memory: Memory, keep: Keep, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, remember: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[tuple[int, bool]] = []
 
@@ -399,7 +403,7 @@ async def test_search_for_similar_words_compares_few_words_outside_of_the_event_
         return list(known)
 
     monkeypatch.setattr("torana.memory.resembling", search)
-    await keep("I like tea")
+    await remember("I like tea")
 
     await memory.resembling("ana", "tea " * 5_000)
     await memory.resembling("ana", " ".join(map(str, range(5_000))))
@@ -408,7 +412,7 @@ async def test_search_for_similar_words_compares_few_words_outside_of_the_event_
 
 
 async def test_cancelled_searches_of_a_user_occupy_one_thread(
-    memory: Memory, keep: Keep, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, remember: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release, begun = threading.Event(), list[str]()
 
@@ -418,12 +422,12 @@ async def test_cancelled_searches_of_a_user_occupy_one_thread(
         return list(fits)
 
     monkeypatch.setattr("torana.memory._with_every_word", search)
-    await keep("I like tea")
+    await remember("I like tea")
     searches = [asyncio.create_task(memory.find_named("ana", "tea")) for _ in range(10)]
     await asyncio.to_thread(eventually, lambda: begun)
 
     searches[0].cancel()
-    await keep("Bob likes coffee", user="bob")
+    await remember("Bob likes coffee", user="bob")
     assert [item.memory.text for item in await memory.recall("bob", "coffee", limit=5)] == ["Bob likes coffee"]
 
     assert len(begun) == 1

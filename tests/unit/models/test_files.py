@@ -23,7 +23,7 @@ def builtin() -> BuiltinModel:
     return BuiltinModel(cards=lambda: ())
 
 
-def opened(*names: str) -> Model:
+def open_configured(*names: str) -> Model:
     environ = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
     return open_model(names, environ=environ, base_url=None, api_key=None, builtin=builtin)
 
@@ -41,7 +41,7 @@ def opened(*names: str) -> Model:
     ],
 )
 def test_unsupported_file_kinds_of_an_interface_are_not_sent(names: list[str], taken: set[str]) -> None:
-    assert files_taken(opened(*names), ALL) == taken
+    assert files_taken(open_configured(*names), ALL) == taken
 
 
 def test_only_configured_file_kinds_are_sent() -> None:

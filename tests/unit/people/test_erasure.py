@@ -60,7 +60,7 @@ def bytes_of(path: Path) -> bytes:
     return b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())
 
 
-def counted(connection: Connection) -> dict[str, int]:
+def count_rows(connection: Connection) -> dict[str, int]:
     tables = (sessions, turns, history, memories, tombstones, audit)
     return {t.name: connection.execute(sa.select(sa.func.count()).select_from(t)).scalar_one() for t in tables}
 
@@ -113,7 +113,7 @@ async def test_message_accepted_before_the_delete_is_erased(
     receipt = await erasure(database, turns).erase("ana", ACT)
 
     assert (receipt.counts.turns, receipt.counts.sessions) == (2, 1)
-    left = await database.run(counted)
+    left = await database.run(count_rows)
     assert (left["turns"], left["sessions"], left["history"], left["tombstones"]) == (0, 0, 0, 2)
     assert (await say(turns, "/status", channel="c", user="ana")).reply == "Running here: 0. Waiting: 0."
     database.close()
@@ -135,7 +135,7 @@ async def test_message_accepted_after_the_delete_is_answered(
     assert receipt.counts.turns + len(stayed) == 10
     for turn_id in stayed:
         assert (await turns.reader.wait_for_end(await turns.reader.get("gateway", turn_id))).reply == "yes"
-    kept = await database.run(counted)
+    kept = await database.run(count_rows)
     assert (kept["history"], kept["sessions"]) == (len(stayed), 1 if stayed else 0)
 
 
@@ -153,7 +153,7 @@ async def test_unending_messages_cause_a_conflict_and_erase_nothing(
     secret = (await held.create(NewToken(user="ana"), act=ACT)).secret
     with pytest.raises(Conflict, match="Stop the client that sends"):
         await erasure(database, turns).erase("ana", ACT)
-    left = await database.run(counted)
+    left = await database.run(count_rows)
     assert (left["turns"], left["tombstones"]) == (10, 0)
     assert await held.authenticate(secret) is None
     assert {entry.action for entry in await database.run(partial(list_entries, before=None, limit=9))} == {
@@ -186,7 +186,7 @@ async def test_session_deleted_concurrently_does_not_stop_the_erasure(
     receipt = await erasure(database, turns).erase("ana", ACT)
 
     assert (receipt.counts.turns, receipt.counts.sessions) == (1, 1)
-    left = await database.run(counted)
+    left = await database.run(count_rows)
     assert (left["turns"], left["sessions"], left["tombstones"]) == (0, 0, 2)
     database.close()
 
@@ -353,12 +353,12 @@ async def test_erasure_is_atomic_in_a_crash_and_completes_on_retry(
 
     database = open_database()
     done = place == "erased_among 1" or (place, moment) == ("erase 1", "after")
-    left = await database.run(counted)
+    left = await database.run(count_rows)
     assert (left["turns"], left["tombstones"], left["audit"]) == ((1, 1, 1) if done else (2, 0, 0))
     turns = open_turns(ScriptedModel(*YES), database=database)
     await erasure(database, turns).erase("ana", ACT)
 
     assert b"a secret of ana's" not in bytes_of(path)
     assert b"a secret of ben's" in bytes_of(path)
-    left = await database.run(counted)
+    left = await database.run(count_rows)
     assert (left["turns"], left["tombstones"]) == (1, 1)

@@ -20,7 +20,7 @@ from torana.messages import EVERYONE, GATEWAY_OWNER, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
 from torana.store.engine.database import Database
 from torana.store.engine.tables import turns as turn_table
-from torana.store.rows import turns as turn_rows
+from torana.store.rows.reports.turn_lists import TurnFilter, newest
 from torana.store.rows.schedules import Schedule
 from torana.turns import Queue, Turns
 
@@ -65,17 +65,17 @@ class World:
     async def settle(self) -> None:
         """Run the ticker until nothing more is due at this time and every turn has ended."""
         while await self.ticker.look() == 0:
-            await self.answered()
-        await self.answered()
+            await self.wait_for_turns()
+        await self.wait_for_turns()
 
-    async def answered(self) -> None:
+    async def wait_for_turns(self) -> None:
         """Wait until every turn has ended."""
         for turn in self.turns.live:
             await self.turns.reader.wait_for_end(turn)
 
     async def fired(self) -> list[Turn]:
         """Return the turns of schedules, oldest first."""
-        found = await self.database.run(partial(turn_rows.newest, owner=EVERYONE, state=None, limit=5_000))
+        found = await self.database.run(partial(newest, owner=EVERYONE, which=TurnFilter(), limit=5_000))
         return [turn for turn in reversed(found) if turn.principal.startswith("schedule:")]
 
     async def count(self) -> int:

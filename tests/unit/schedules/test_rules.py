@@ -30,7 +30,7 @@ def due_times(rule: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
         after = due
 
 
-def shown(rule: str, zone: str, start: str, count: int) -> list[str]:
+def local_due_times(rule: str, zone: str, start: str, count: int) -> list[str]:
     """Return the next due times in local time, with offset."""
     there = ZoneInfo(zone)
     after = datetime.fromisoformat(start).replace(tzinfo=there)
@@ -71,7 +71,7 @@ def shown(rule: str, zone: str, start: str, count: int) -> list[str]:
     ],
 )
 def test_due_times_follow_clock_jumps(rule: str, zone: str, start: str, due: list[str]) -> None:
-    assert shown(rule, zone, start, len(due)) == due
+    assert local_due_times(rule, zone, start, len(due)) == due
 
 
 def numbers(low: int, high: int) -> st.SearchStrategy[str]:
@@ -255,7 +255,7 @@ def test_search_is_bounded_for_times_that_never_occur(
 def test_times_that_the_clock_always_skips_are_never_due(rule: str) -> None:
     assert next_due(rule, ZoneInfo("America/New_York"), datetime(2026, 1, 1, tzinfo=UTC)) is None
     # A fixed time is due at the end of the change.
-    assert shown("30 2 * 3 SUN#2", "America/New_York", "2026-01-01 00:00", 2) == [
+    assert local_due_times("30 2 * 3 SUN#2", "America/New_York", "2026-01-01 00:00", 2) == [
         "08 03:00 -0400",
         "14 03:00 -0400",
     ]

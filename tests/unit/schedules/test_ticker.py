@@ -337,7 +337,7 @@ async def test_busy_session_queues_tasks_and_sends_reminders(world: World, hand:
     states = {turn.content: turn.state for turn in await world.fired()}
     assert states == {"task": "queued", "A reminder is due: tea": "completed"}
     world.agent.gate.set()
-    await world.answered()
+    await world.wait_for_turns()
     assert (await world.turns.reader.get(GATEWAY_OWNER, running.id)).state == "completed"
     assert world.agent.asked == ["long work", "task"]
 
@@ -351,7 +351,7 @@ async def test_unanswered_task_delays_the_next_run_of_its_schedule(world: World,
     assert len(await world.fired()) == 1
     assert "its last task is not answered yet" in ((await world.get(made)).reason or "")
     world.agent.gate.set()
-    await world.answered()
+    await world.wait_for_turns()
     hand.on(minutes=5)
     await world.settle()
     assert len(await world.fired()) == 2
@@ -441,7 +441,7 @@ async def test_schedule_removed_at_the_last_moment_does_not_run(world: World, ha
     look = asyncio.ensure_future(world.ticker.look())
     await world.schedules.remove(GATEWAY_OWNER, made.id)
     await look
-    await world.answered()
+    await world.wait_for_turns()
     # Depending on the order there is a turn and no schedule, or neither.
     assert await world.count() == len(world.agent.asked) <= 1
 
@@ -456,7 +456,7 @@ async def test_two_tickers_run_each_due_time_once(boot: Boot, hand: Clock) -> No
     for _ in range(5):
         await asyncio.gather(*(world.ticker.look() for world in worlds))
         for world in worlds:
-            await world.answered()
+            await world.wait_for_turns()
     fired = Counter(turn.content for turn in await worlds[0].fired())
     assert (len(fired), set(fired.values())) == (20, {1})
 
@@ -480,7 +480,7 @@ async def test_thousand_due_schedules_all_run_without_delaying_users(world: Worl
     while "a person" not in world.agent.asked:
         await world.database.run(lambda _: None)
     world.agent.gate.set()
-    await world.answered()
+    await world.wait_for_turns()
     assert (await world.turns.reader.get(GATEWAY_OWNER, person.id)).state == "completed"
     await world.settle()
 
@@ -535,7 +535,7 @@ async def test_slow_tasks_of_a_user_do_not_delay_other_users(world: World, hand:
     await world.ticker.look()
     assert Counter(turn.user for turn in await world.fired())["cleo"] == 1
     world.agent.gate.set()
-    await world.answered()
+    await world.wait_for_turns()
     await world.settle()
     assert Counter(turn.user for turn in await world.fired()) == {
         "ana": AT_ONCE * 2,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torana.errors import ScheduleInvalid
 from torana.schedules.rules import next_due
-from torana.schedules.words import describe_rule, read_instant, read_rule, say
+from torana.schedules.words import describe_rule, format_moment, read_instant, read_rule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 #: A Wednesday, 10 o'clock.
@@ -221,5 +221,6 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 def test_moment_is_formatted_with_weekday_and_zone() -> None:
     assert (
-        say(datetime(2026, 3, 2, 8, 5, tzinfo=UTC), BERLIN) == "Monday, 2 March 2026 at 09:05 (Europe/Berlin)"
+        format_moment(datetime(2026, 3, 2, 8, 5, tzinfo=UTC), BERLIN)
+        == "Monday, 2 March 2026 at 09:05 (Europe/Berlin)"
     )

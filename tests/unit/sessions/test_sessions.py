@@ -23,7 +23,7 @@ from sqlalchemy.engine import Connection
 from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.messages import Inbound, Turn, new_id
-from torana.sessions import HistoryWindow, Said, Sessions, Speaker, history
+from torana.sessions import HistoryWindow, Sessions, SessionText, Speaker, history
 from torana.store.engine.database import Database
 from torana.store.engine.tokenizer import TEXT_LIMIT
 from torana.store.rows import turns as rows
@@ -71,7 +71,7 @@ def window(
         upcoming = await database.run(partial(take_and_drop, inbound=message("next")))
         sessions = Sessions(database=database, history_messages=limit)
         window = await sessions.window(upcoming)
-        return [shown(m) for m in window.messages]
+        return [text_of(m) for m in window.messages]
 
     return look
 
@@ -84,7 +84,7 @@ def take_and_drop(connection: Connection, inbound: Inbound) -> Turn:
     return turn
 
 
-def shown(message: ModelMessage) -> str:
+def text_of(message: ModelMessage) -> str:
     part = message.parts[0]
     assert isinstance(part, UserPromptPart | TextPart | ToolCallPart | ToolReturnPart)
     return str(part.tool_name if isinstance(part, ToolCallPart) else part.content)
@@ -265,11 +265,11 @@ async def test_another_owner_reads_nothing(turns: Turns, say: Say, database: Dat
 
 async def earlier(
     sessions: Sessions, turn: Turn, *, speaker: Speaker = "any", newest: bool = False
-) -> list[Said]:
+) -> list[SessionText]:
     return [said async for page in sessions.earlier(turn, speaker=speaker, newest=newest) for said in page]
 
 
-def texts(said: list[Said]) -> list[str]:
+def texts(said: list[SessionText]) -> list[str]:
     return [one.text for one in said]
 
 

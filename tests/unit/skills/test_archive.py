@@ -44,7 +44,7 @@ def target(tmp_path: Path) -> Path:
     return target
 
 
-def found(directory: Path) -> dict[str, bytes]:
+def read_files(directory: Path) -> dict[str, bytes]:
     """Return all files below a directory, by path."""
     return {
         str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
@@ -62,7 +62,7 @@ def refusal(archive: bytes, target: Path) -> str:
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_files_come_out_as_they_were_packed(pack: Pack, target: Path) -> None:
     unpack(pack({**TEA, "tea/empty": ""}), target)
-    assert found(target) == {
+    assert read_files(target) == {
         "tea/SKILL.md": SKILL.encode(),
         "tea/scripts/brew.sh": b"echo tea\n",
         "tea/empty": b"",
@@ -71,7 +71,7 @@ def test_files_come_out_as_they_were_packed(pack: Pack, target: Path) -> None:
 
 def test_names_in_other_packers_style_are_accepted(target: Path) -> None:
     unpack(tar_of([(member("./", tarfile.DIRTYPE), b""), (member("./tea//SKILL.md"), b"x")]), target)
-    assert found(target) == {"tea/SKILL.md": b"x"}
+    assert read_files(target) == {"tea/SKILL.md": b"x"}
 
 
 @pytest.mark.parametrize("archive", [zipped(mode=0o106755), tarred(mode=0o6755)], ids=["zip", "tar"])
@@ -88,7 +88,7 @@ def test_non_executable_file_stays_non_executable(target: Path) -> None:
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_hidden_files_are_left_out(pack: Pack, target: Path) -> None:
     unpack(pack({**TEA, "tea/.env": "KEY=1", ".git/hooks/x": "x", "tea/__pycache__/a.pyc": b"x"}), target)
-    assert set(found(target)) == set(TEA)
+    assert set(read_files(target)) == set(TEA)
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
@@ -107,13 +107,13 @@ def test_hidden_files_are_left_out(pack: Pack, target: Path) -> None:
     ],
 )
 def test_path_outside_the_archive_is_refused(pack: Pack, name: str, target: Path) -> None:
-    assert "leads out of it" in refusal(pack({**TEA, name: "x"}), target)
+    assert "is a path outside of it" in refusal(pack({**TEA, name: "x"}), target)
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
 @pytest.mark.parametrize("name", ["tea/a\nb", "tea/\u202egnp.sh", "tea/\x1b[2J", "tea/a\u200bb"])
 def test_invisible_characters_in_a_name_are_refused(pack: Pack, name: str, target: Path) -> None:
-    assert "do not show" in refusal(pack({**TEA, name: "x"}), target)
+    assert "invisible characters" in refusal(pack({**TEA, name: "x"}), target)
 
 
 def test_name_that_is_not_utf8_is_refused(target: Path) -> None:
@@ -127,7 +127,7 @@ def test_name_that_is_not_utf8_is_refused(target: Path) -> None:
 
 def test_nul_in_a_name_is_refused(target: Path) -> None:
     archive = zipped({**TEA, "tea/a?.sh": "x"}).replace(b"tea/a?.sh", b"tea/a\0.sh")
-    assert "do not show" in refusal(archive, target)
+    assert "invisible characters" in refusal(archive, target)
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
@@ -173,7 +173,7 @@ def test_links_and_devices_in_a_tar_file_are_refused(
     archive = tar_of([(member("tea/SKILL.md"), b"x"), (member("tea/x", kind, linkname=linkname), b"")])
     if kind == tarfile.CONTTYPE:  # an old kind of plain file
         unpack(archive, target)
-        assert found(target) == {"tea/SKILL.md": b"x", "tea/x": b""}
+        assert read_files(target) == {"tea/SKILL.md": b"x", "tea/x": b""}
     else:
         assert f"is a {what}" in refusal(archive, target)
 
@@ -186,7 +186,7 @@ def test_links_and_devices_in_a_zip_file_are_refused(mode: int, what: str, targe
 def test_files_are_not_written_through_links(target: Path) -> None:
     members = [(member("tea/out", tarfile.SYMTYPE, linkname="/tmp"), b""), (member("tea/out/x"), b"x")]
     assert "is a link" in refusal(tar_of(members), target)
-    assert found(target) == {}
+    assert read_files(target) == {}
 
 
 def test_sparse_file_is_refused(target: Path) -> None:
@@ -223,7 +223,7 @@ def test_archive_of_100_000_entries_is_refused_within_1_mib_of_memory(target: Pa
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_maximum_number_of_entries_is_accepted(pack: Pack, target: Path) -> None:
     unpack(pack({f"{number}": "" for number in range(ENTRY_LIMIT)}), target)
-    assert len(found(target)) == ENTRY_LIMIT
+    assert len(read_files(target)) == ENTRY_LIMIT
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
@@ -273,7 +273,7 @@ def test_extended_headers_count_as_entries(target: Path) -> None:
 def test_too_many_global_header_fields_are_refused(target: Path) -> None:
     said = b"".join(b"7 %03d=\n" % number for number in range(101)).ljust(1024, b"\0")
     archive = tar_blocks(header("x", size=b"%011o\0" % 707, kind=b"g"), said, header("tea/x"))
-    assert "too much of all its entries" in refusal(archive, target)
+    assert "global headers of the archive have too many fields" in refusal(archive, target)
 
 
 @pytest.fixture
@@ -338,7 +338,7 @@ def test_longest_names_are_accepted_for_the_maximum_of_entries(kind: int, target
         for number in range(ENTRY_LIMIT):
             out.addfile(member(f"{folder}/{number:012}", mtime=1.5))
     unpack(packed.getvalue(), target)
-    assert len(found(target)) == ENTRY_LIMIT
+    assert len(read_files(target)) == ENTRY_LIMIT
 
 
 @pytest.mark.parametrize("size", [0, 1, 5])
@@ -348,7 +348,7 @@ def test_zip_header_with_too_small_a_size_is_refused(size: int, target: Path) ->
 
 def test_zip_header_with_too_large_a_size_is_accepted(target: Path) -> None:
     unpack(claiming(zipped(), size=2**31), target)
-    assert set(found(target)) == set(TEA)
+    assert set(read_files(target)) == set(TEA)
 
 
 def test_zip_bomb_with_a_small_claimed_size_is_refused(target: Path) -> None:
@@ -429,7 +429,7 @@ def test_data_that_is_no_archive_is_refused(archive: bytes, reason: str, target:
 
 def test_archive_in_an_archive_stays_packed(target: Path) -> None:
     unpack(zipped({"tea.tar.gz": tarred()}), target)
-    assert list(found(target)) == ["tea.tar.gz"]
+    assert list(read_files(target)) == ["tea.tar.gz"]
 
 
 #: Name parts that packers, attackers and file systems produce.

@@ -91,20 +91,20 @@ class Place:
     async def install(self, archive: bytes | None = None, **more: Any) -> str:
         """Install an archive and return the digest of its skill."""
         packed = archive or tarred(NEEDY_TEA)
-        return (await self.changes.take_in(packed, origin="test", act=ACT, **more)).digest
+        return (await self.changes.install_archive(packed, origin="test", act=ACT, **more)).digest
 
     async def install_and_approve(self, archive: bytes | None = None) -> str:
         digest = await self.install(archive)
         await self.changes.approve("tea", digest=digest, act=ACT)
         return digest
 
-    def shown(self, slug: str = "tea") -> SkillDetails:
+    def status_of(self, slug: str = "tea") -> SkillDetails:
         shown = self.changes.standings.get(slug)
         assert shown is not None
         return shown
 
     def state(self, slug: str = "tea") -> str:
-        return self.shown(slug).standing.state
+        return self.status_of(slug).standing.state
 
     def loaded(self, slug: str = "tea") -> bool:
         """Return whether the catalogue has the user's skill of this slug, ten seconds later."""
@@ -112,7 +112,7 @@ class Place:
         skill = self.skills.catalogue().get(slug)
         return skill is not None and skill.source == "user"
 
-    def granted(self, slug: str = "tea") -> Needs | None:
+    def approve_with_grant(self, slug: str = "tea") -> Needs | None:
         self.now += 10
         skill = self.skills.catalogue().get(slug)
         return skill and self.installed.granted_needs(skill)
@@ -154,7 +154,7 @@ async def refused(work: Awaitable[Any], kind: type[GatewayError]) -> str:
 @pytest.mark.parametrize("pack", [zipped, tarred])
 async def test_installed_skill_waits_in_quarantine(place: Place, pack: Callable[..., bytes]) -> None:
     await place.install(pack(NEEDY_TEA))
-    shown = place.shown()
+    shown = place.status_of()
     assert (shown.standing.state, shown.standing.origin, shown.standing.installed) == (
         "quarantine",
         "test",
@@ -169,16 +169,16 @@ async def test_installed_skill_waits_in_quarantine(place: Place, pack: Callable[
 async def test_approved_skill_is_loaded_with_its_grants(place: Place) -> None:
     await place.install_and_approve()
     assert place.loaded()
-    assert place.granted() == WANTED
+    assert place.approve_with_grant() == WANTED
     assert place.skills.catalogue().counts()["user"] == 1
-    assert (place.state(), place.shown().standing.granted) == ("active", True)
+    assert (place.state(), place.status_of().standing.granted) == ("active", True)
 
 
 async def test_skill_approved_without_scripts_gives_instructions_only(place: Place) -> None:
     digest = await place.install()
     await place.changes.approve("tea", digest=digest, grant=False, act=ACT)
     assert place.loaded()
-    assert place.granted() is None
+    assert place.approve_with_grant() is None
 
 
 async def test_approval_of_changed_files_is_refused(place: Place) -> None:
@@ -187,7 +187,7 @@ async def test_approval_of_changed_files_is_refused(place: Place) -> None:
     await refused(place.changes.approve("tea", digest=digest, act=ACT), SkillChanged)
     assert place.state() == "changed"
     assert not place.loaded()
-    assert place.granted() is None
+    assert place.approve_with_grant() is None
 
 
 #: Ways to change a skill's folder.
@@ -210,30 +210,30 @@ async def test_changed_file_disables_an_installed_skill(place: Place, change: Ca
     assert place.installed.granted_needs(skill) is None
     assert not place.loaded()
     assert place.state() in ("changed", "broken")
-    assert place.shown().standing.fault
+    assert place.status_of().standing.fault
 
 
 async def test_changed_skill_is_loaded_after_a_new_approval(place: Place) -> None:
     await place.install_and_approve()
     (place.folder() / "scripts" / "brew.sh").write_text("echo coffee\n")
     place.loaded()
-    current = place.shown().current
+    current = place.status_of().current
     assert current is not None
     await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
     assert place.loaded()
-    assert place.granted() == WANTED
+    assert place.approve_with_grant() == WANTED
 
 
 async def test_hidden_folder_in_an_installed_skill_revokes_its_grant(place: Place) -> None:
     await place.install_and_approve()
     (place.folder() / "scripts" / "__pycache__").mkdir()
-    assert place.granted() is None
+    assert place.approve_with_grant() is None
 
 
 async def test_installed_skill_replaces_a_core_skill_and_the_report_says_so(place: Place) -> None:
     text = SKILL.replace("name: tea", "name: calculator")
     digest = await place.install(tarred({"calculator/SKILL.md": text}))
-    current = place.shown("calculator").current
+    current = place.status_of("calculator").current
     assert current is not None
     assert current.report.findings[0].kind == "replaces-core"
     assert not place.loaded("calculator")
@@ -270,7 +270,7 @@ async def test_one_of_concurrent_installations_succeeds(place: Place) -> None:
         ({"tea/SKILL.md": "---\n# comment\n---\n"}, "not a mapping"),
         ({"tea.tar.gz": tarred()}, "There is no SKILL.md in it"),
         ({"a/SKILL.md": SKILL, "b/SKILL.md": SKILL}, "There are 2 skills in it: a, b. Choose one with --path,"),
-        ({"../SKILL.md": SKILL}, "leads out of it"),
+        ({"../SKILL.md": SKILL}, "is a path outside of it"),
     ],
 )
 async def test_invalid_skill_archive_is_refused_and_leaves_nothing(
@@ -317,24 +317,24 @@ async def test_path_without_a_skill_is_refused(place: Place, chosen: str) -> Non
 async def test_skill_placed_by_hand_gives_instructions_until_approved(place: Place) -> None:
     place.put()
     assert place.loaded()
-    assert place.granted() is None
-    current = place.shown().current
+    assert place.approve_with_grant() is None
+    current = place.status_of().current
     assert current is not None
     await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
-    assert place.granted() == WANTED
-    standing = place.shown().standing
+    assert place.approve_with_grant() == WANTED
+    standing = place.status_of().standing
     assert (standing.state, standing.granted, standing.installed) == ("active", True, False)
 
 
 async def test_changed_file_revokes_the_grant_and_keeps_the_instructions(place: Place) -> None:
     folder = place.put()
-    current = place.shown().current
+    current = place.status_of().current
     assert current is not None
     await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
     (folder / "scripts" / "brew.sh").write_text("echo coffee\n")
-    assert place.granted() is None
+    assert place.approve_with_grant() is None
     assert place.loaded()
-    standing = place.shown().standing
+    standing = place.status_of().standing
     assert (standing.state, standing.granted) == ("active", False)
     assert "changed after its scripts were approved" in (standing.fault or "")
 
@@ -342,7 +342,7 @@ async def test_changed_file_revokes_the_grant_and_keeps_the_instructions(place: 
 async def test_grant_requires_that_the_files_read_are_the_approved_ones(place: Place) -> None:
     """The copy that runs is compared with the files that were read; restoring approved files does not help."""
     folder = place.put()
-    current = place.shown().current
+    current = place.status_of().current
     assert current is not None
     await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
     (folder / "scripts" / "brew.sh").write_text("echo coffee\n")
@@ -351,7 +351,7 @@ async def test_grant_requires_that_the_files_read_are_the_approved_ones(place: P
     (folder / "scripts" / "brew.sh").write_text("echo tea\n")
 
     assert place.installed.granted_needs(coffee) is None
-    assert place.granted() == WANTED
+    assert place.approve_with_grant() == WANTED
 
 
 async def test_message_does_not_read_the_files_of_a_skill_with_triggers(place: Place, tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ async def test_skill_placed_by_hand_can_be_disabled_and_enabled(place: Place) ->
     await place.changes.disable("tea", act=ACT)
     assert (place.loaded(), place.state()) == (False, "disabled")
     await place.changes.enable("tea", act=ACT)
-    assert (place.loaded(), place.granted()) == (True, None)
+    assert (place.loaded(), place.approve_with_grant()) == (True, None)
 
 
 async def test_skill_placed_by_hand_cannot_be_removed_or_updated(place: Place) -> None:
@@ -394,7 +394,7 @@ async def test_skill_placed_by_hand_cannot_be_removed_or_updated(place: Place) -
 async def test_skill_placed_by_hand_does_not_inherit_a_grant(place: Place) -> None:
     await place.install_and_approve()
     place.put()
-    assert place.granted() is None
+    assert place.approve_with_grant() is None
     assert place.loaded()
     by_hand, installed = (one for one in place.changes.standings.list_statuses() if one.slug == "tea")
     assert (by_hand.installed, installed.installed) == (False, True)
@@ -432,7 +432,7 @@ async def test_enabled_skill_has_its_former_grants(place: Place) -> None:
     await place.changes.disable("tea", act=ACT)
     assert (place.loaded(), place.state()) == (False, "disabled")
     await place.changes.enable("tea", act=ACT)
-    assert (place.loaded(), place.granted()) == (True, WANTED)
+    assert (place.loaded(), place.approve_with_grant()) == (True, WANTED)
 
 
 async def test_disabled_skill_with_changed_files_cannot_be_enabled(place: Place) -> None:
@@ -463,7 +463,7 @@ async def test_every_change_is_in_the_audit_record(place: Place) -> None:
     digest = await place.install_and_approve()
     await place.changes.disable("tea", act=ACT)
     await place.changes.enable("tea", act=ACT)
-    await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    await place.changes.update_from_archive("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
     await place.changes.remove("tea", act=ACT)
     entries = await place.audited()
     actions = ["install", "approve", "disable", "enable", "update", "remove"]
@@ -478,16 +478,16 @@ async def test_every_change_is_in_the_audit_record(place: Place) -> None:
 
 async def test_new_version_waits_while_the_approved_one_stays_active(place: Place) -> None:
     old = await place.install_and_approve()
-    await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
-    assert (place.loaded(), place.granted()) == (True, WANTED)
-    shown = place.shown()
+    await place.changes.update_from_archive("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    assert (place.loaded(), place.approve_with_grant()) == (True, WANTED)
+    shown = place.status_of()
     assert shown.current is not None
     assert shown.newer is not None
     assert (shown.current.skill.digest, shown.newer.skill.digest) == (old, shown.standing.newer)
     await place.changes.approve("tea", digest=shown.newer.skill.digest, act=ACT)
     assert place.loaded()
     assert (place.folder() / "new").exists()
-    assert place.shown().newer is None
+    assert place.status_of().newer is None
     assert len(list(place.root.iterdir())) == 1
 
 
@@ -495,25 +495,25 @@ async def test_new_version_replaces_an_unapproved_one_in_quarantine(
     place: Place,
 ) -> None:
     await place.install()
-    await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
-    assert (place.state(), place.shown().newer) == ("quarantine", None)
+    await place.changes.update_from_archive("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    assert (place.state(), place.status_of().newer) == ("quarantine", None)
     assert (place.folder() / "new").exists()
     assert place.leftovers() == set()
 
 
 async def test_identical_files_are_no_new_version(place: Place) -> None:
     await place.install_and_approve()
-    await place.changes.renew("tea", zipped(NEEDY_TEA), act=ACT)
-    assert place.shown().newer is None
+    await place.changes.update_from_archive("tea", zipped(NEEDY_TEA), act=ACT)
+    assert place.status_of().newer is None
     assert place.leftovers() == set()
 
 
 async def test_withdrawn_version_leaves_quarantine(place: Place) -> None:
     old = await place.install_and_approve()
-    newer = await place.changes.renew("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
+    newer = await place.changes.update_from_archive("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
     assert newer.next_digest is not None
-    await place.changes.renew("tea", tarred(NEEDY_TEA), act=ACT)
-    assert (place.loaded(), place.shown().newer, place.shown().standing.newer) == (True, None, None)
+    await place.changes.update_from_archive("tea", tarred(NEEDY_TEA), act=ACT)
+    assert (place.loaded(), place.status_of().newer, place.status_of().standing.newer) == (True, None, None)
     assert place.leftovers() == set()
     assert len(list(place.root.iterdir())) == 1
     await refused(place.changes.approve("tea", digest=newer.next_digest, act=ACT), SkillChanged)
@@ -524,7 +524,7 @@ async def test_withdrawn_version_leaves_quarantine(place: Place) -> None:
 async def test_different_skill_is_refused_as_an_update(place: Place) -> None:
     await place.install_and_approve()
     archive = tarred({"x/SKILL.md": SKILL.replace("name: tea", "name: coffee")})
-    assert "'coffee'" in await refused(place.changes.renew("tea", archive, act=ACT), SkillRefused)
+    assert "'coffee'" in await refused(place.changes.update_from_archive("tea", archive, act=ACT), SkillRefused)
     assert place.leftovers() == set()
 
 
@@ -537,7 +537,7 @@ async def test_skill_is_updated_from_its_origin(place: Place, tmp_path: Path) ->
     await place.changes.approve("tea", digest=made.digest, act=ACT)
     (source / "SKILL.md").write_text(SKILL + "Add milk.\n")
     await place.changes.update("tea", act=ACT)
-    newer = place.shown().newer
+    newer = place.status_of().newer
     assert newer is not None
     assert "Add milk." in newer.skill.instructions
 
@@ -620,7 +620,7 @@ async def test_leftovers_of_a_crash_are_removed_at_start(
     again = Place(tmp_path, open_database())
     assert not again.loaded()
     await again.changes.start()
-    assert (again.loaded(), again.granted()) == (True, WANTED)
+    assert (again.loaded(), again.approve_with_grant()) == (True, WANTED)
     assert again.leftovers() == set()
 
 

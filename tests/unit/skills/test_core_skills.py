@@ -11,7 +11,7 @@ from torana.api.schemas.contract import SkillBody
 from torana.skills import CORE_DIR, Skill, Skills, parse_skill
 
 TOOLS = {
-    "calculator": ("calculate",),
+    "calculator": ("calculate", "run_python"),
     "chance": ("pick_random",),
     "conversation": ("earlier_messages",),
     "csv-query": ("query_csv",),

@@ -33,9 +33,9 @@ async def install_until(place: Path, where: str, newer: str) -> None:
     setattr(importlib.import_module(module), name, _exit)
     archive = tarred({**NEEDY_TEA, "tea/new": "x"})
     if newer == "newer":
-        await here.changes.renew("tea", archive, act=ACT)
+        await here.changes.update_from_archive("tea", archive, act=ACT)
     else:
-        await here.changes.take_in(archive, origin="test", act=ACT)
+        await here.changes.install_archive(archive, origin="test", act=ACT)
 
 
 def die(place: Path, where: str, newer: str) -> None:

@@ -29,7 +29,7 @@ def fetcher(*, local: bool = True, guard: Guard | None = None) -> Fetcher:
     return open_fetcher(guard=guard or Guard(), environ=os.environ, local=local)
 
 
-async def found(source: str | SkillSource, target: Path, *, path: str | None = None) -> set[str]:
+async def fetch_files(source: str | SkillSource, target: Path, *, path: str | None = None) -> set[str]:
     """Return the files fetched from a source."""
     meant = read_source(source, local=True) if isinstance(source, str) else source
     return unpacked(await fetcher().fetch(meant, path=path), target)
@@ -131,7 +131,7 @@ async def test_local_sources_are_refused_over_the_api(text: str) -> None:
 
 async def test_folder_is_fetched_without_hidden_files(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", {"SKILL.md": SKILL, "scripts/brew.sh": "x", ".env": "KEY=1"})
-    assert await found(str(folder), tmp_path / "out") == {"tea/SKILL.md", "tea/scripts/brew.sh"}
+    assert await fetch_files(str(folder), tmp_path / "out") == {"tea/SKILL.md", "tea/scripts/brew.sh"}
 
 
 async def test_links_and_pipes_in_a_folder_are_refused(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_links_and_pipes_in_a_folder_are_refused(tmp_path: Path) -> None:
         (folder / "SKILL.md").write_text(SKILL)
         make(folder / "x")
         with pytest.raises(SkillInvalid, match=r"is a (link|device)"):
-            await found(str(folder), tmp_path / f"out{number}")
+            await fetch_files(str(folder), tmp_path / f"out{number}")
 
 
 async def test_folder_over_the_limits_is_refused(tmp_path: Path) -> None:
@@ -175,23 +175,23 @@ async def test_local_repository_is_fetched_at_a_revision(tmp_path: Path) -> None
     first = git(folder, "rev-parse", "HEAD")
     commit(folder, {"tea/new": "x"})
     old = set(TEA)
-    assert await found(f"{folder}#v1", tmp_path / "a") == old
-    assert await found(f"{folder}#{first}", tmp_path / "b") == old
-    assert await found(f"{folder}#main", tmp_path / "c") == {*old, "tea/new"}
+    assert await fetch_files(f"{folder}#v1", tmp_path / "a") == old
+    assert await fetch_files(f"{folder}#{first}", tmp_path / "b") == old
+    assert await fetch_files(f"{folder}#main", tmp_path / "c") == {*old, "tea/new"}
 
 
 async def test_bare_repository_is_fetched(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", TEA)
     git(tmp_path, "clone", "--quiet", "--bare", str(folder), "bare.git")
-    assert await found(str(tmp_path / "bare.git"), tmp_path / "out") == set(TEA)
+    assert await fetch_files(str(tmp_path / "bare.git"), tmp_path / "out") == set(TEA)
 
 
 async def test_path_selects_a_folder_of_a_large_repository(tmp_path: Path) -> None:
     many = {f"other/{number}": "x" for number in range(2_100)}
     folder = repository(tmp_path / "repo", {"skills/tea/SKILL.md": SKILL, **many})
     with pytest.raises(SkillInvalid, match="more than 2,000 entries"):
-        await found(f"{folder}#main", tmp_path / "a")
-    assert await found(f"{folder}#main", tmp_path / "b", path="skills/tea") == {"skills/tea/SKILL.md"}
+        await fetch_files(f"{folder}#main", tmp_path / "a")
+    assert await fetch_files(f"{folder}#main", tmp_path / "b", path="skills/tea") == {"skills/tea/SKILL.md"}
 
 
 async def test_fetching_runs_no_code_of_a_repository(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ async def test_fetching_runs_no_code_of_a_repository(tmp_path: Path) -> None:
     )
     git(folder, "config", "filter.evil.smudge", f"touch {ran}")
     ran.unlink(missing_ok=True)
-    await found(f"{folder}#main", tmp_path / "out")
+    await fetch_files(f"{folder}#main", tmp_path / "out")
     assert not ran.exists()
 
 
@@ -220,7 +220,7 @@ async def test_link_in_a_repository_is_refused(tmp_path: Path) -> None:
     (folder / "tea" / "passwd").symlink_to("/etc/passwd")
     commit(folder, {})
     with pytest.raises(SkillInvalid, match="is a link"):
-        await found(f"{folder}#main", tmp_path / "out")
+        await fetch_files(f"{folder}#main", tmp_path / "out")
 
 
 async def test_repository_over_the_packed_limit_is_refused(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ async def test_repository_is_fetched_from_a_git_server(tmp_path: Path) -> None:
         assert daemon.stderr is not None
         while b"Ready to rumble" not in (said := await daemon.stderr.readline()):
             assert said, "the daemon ended"
-        assert await found(f"git://127.0.0.1:{port}/tea/.git", tmp_path / "out") == set(TEA)
+        assert await fetch_files(f"git://127.0.0.1:{port}/tea/.git", tmp_path / "out") == set(TEA)
     finally:
         os.killpg(daemon.pid, 15)
         await daemon.wait()

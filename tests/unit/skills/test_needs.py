@@ -149,8 +149,8 @@ def test_trigger_with_only_a_phrase_runs_the_only_script(write_skill: WriteSkill
     ("trigger", "fault"),
     [
         ("'brew tea'", "'brew tea' has no `run`; write it as `{say: "),
-        ("{say: brew, run: SKILL.md}", "to run one of the skill's scripts (scripts/deep/er.sh, scripts/fore"),
-        ("{say: brew, run: scripts/forecast.py, with: x}", "is to have no field but say, run and arguments"),
+        ("{say: brew, run: SKILL.md}", "run one of the skill's scripts (scripts/deep/er.sh, scripts/fore"),
+        ("{say: brew, run: scripts/forecast.py, with: x}", "must have only the fields say, run and arguments"),
         ("{say: brew, run: scripts/forecast.py, arguments: ['{x}']}", "'brew' lacks a {name} that its arg"),
         ("{say: '{x}', run: scripts/forecast.py}", "'{x}' is too general; add words"),
         ("{say: 'a {b} {c} {d} {e}', run: scripts/forecast.py}", "and use at most 3 {names}."),

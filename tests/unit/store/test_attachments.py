@@ -46,7 +46,7 @@ def take(message: Callable[..., Inbound]) -> Callable[..., turns.Turn]:
     return accept
 
 
-def kept(connection: Connection) -> int:
+def count_files(connection: Connection) -> int:
     return connection.execute(sa.select(sa.func.count()).select_from(attachments)).scalar_one()
 
 
@@ -70,16 +70,16 @@ def test_refused_message_stores_no_files(engine: Engine, take: Callable[..., tur
     with pytest.raises(SessionBusy), engine.begin() as connection:
         take(connection, "t2", files=FILES, on_busy="reject")
     with engine.begin() as connection:
-        assert kept(connection) == 0
+        assert count_files(connection) == 0
 
 
 def test_deleting_a_session_deletes_its_files(engine: Engine, take: Callable[..., turns.Turn]) -> None:
     with engine.begin() as connection:
         turn = take(connection, "t1", files=FILES)
         turns.finish(connection, turn, Ending(at=AT, state="failed"), hold=True)
-        assert kept(connection) == 12
+        assert count_files(connection) == 12
         delete(connection, "gateway", "s", at=AT)
-        assert kept(connection) == 0
+        assert count_files(connection) == 0
 
 
 def test_forked_session_has_no_files(engine: Engine, take: Callable[..., turns.Turn]) -> None:
@@ -95,7 +95,7 @@ def test_forked_session_has_no_files(engine: Engine, take: Callable[..., turns.T
         assert copied is not None
         assert (copied.content, copied.files) == ("look\n[file: 0.txt]", 0)
         assert rows.of_turn(connection, "gateway", "c0") == []
-        assert kept(connection) == 12
+        assert count_files(connection) == 12
 
 
 def test_user_data_contains_only_the_users_own_files(engine: Engine, take: Callable[..., turns.Turn]) -> None:
@@ -113,6 +113,6 @@ def test_files_are_deleted_when_the_turn_completes_not_when_it_fails(
     with engine.begin() as connection:
         turn = take(connection, "t1", files=FILES)
         (failed,), _ = turns.finish(connection, turn, Ending(at=AT, state="failed"), hold=True)
-        assert kept(connection) == 12
+        assert count_files(connection) == 12
         turns.finish(connection, replace(failed, state="running"), Ending(at=AT), hold=True)
-        assert kept(connection) == 0
+        assert count_files(connection) == 0

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import psutil
@@ -43,6 +45,11 @@ def write(connection: Connection, text: str) -> str:
 
 def read(connection: Connection) -> list[str]:
     return list(connection.execute(sa.select(NOTES.c.text).order_by(sa.text("rowid"))).scalars())
+
+
+def synchronous(path: Path) -> int:
+    with store.sqlite_engine(path).connect() as connection:
+        return int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
 
 
 def seen_from_outside(path: Path) -> list[str]:
@@ -284,7 +291,7 @@ async def test_database_is_not_writable_while_a_persistent_write_waits(
 
     assert not await database.writable()
     with pytest.raises(StoreUnavailable):
-        await database.check_kept()
+        await database.check_pending_writes()
     assert not task.done()
     task.cancel()
 
@@ -293,7 +300,7 @@ async def test_check_kept_retries_waiting_writes(crowded: Crowded, path: Path) -
     database, task, delayed = crowded
     await database.run(partial(execute, sql="PRAGMA max_page_count = 1000000"))
 
-    await asyncio.gather(database.check_kept(), database.check_kept())
+    await asyncio.gather(database.check_pending_writes(), database.check_pending_writes())
 
     assert await task == "x" * 100_000
     assert seen_from_outside(path) == ["x" * 100_000]
@@ -309,7 +316,7 @@ async def test_cancelled_write_is_not_waited_for(
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    await database.check_kept()
+    await database.check_pending_writes()
 
 
 async def test_short_foreign_lock_does_not_refuse_new_messages(path: Path) -> None:
@@ -326,7 +333,7 @@ async def test_short_foreign_lock_does_not_refuse_new_messages(path: Path) -> No
         other.execute("BEGIN IMMEDIATE")
         task = asyncio.create_task(database.persist(partial(write, text="one"), pause=pause))
         await paused.wait()
-        await database.check_kept()
+        await database.check_pending_writes()
     task.cancel()
     database.close()
 
@@ -376,3 +383,8 @@ def test_database_survives_an_event_loop_closed_early(path: Path) -> None:
 
     assert asyncio.run(database.run(lambda _: "still here")) == "still here"
     database.close()
+
+
+def test_commit_waits_for_the_disk(path: Path, processes: ForkServerContext) -> None:
+    with ProcessPoolExecutor(1, mp_context=processes) as pool:  # in this process, the tests turn it off
+        assert pool.submit(synchronous, path).result() == 2

@@ -120,7 +120,7 @@ def test_delivery_whose_text_changed_is_neither_split_nor_sent(engine: Engine) -
         assert rows.begin(connection, now, AT)
 
 
-def shown(connection: Connection) -> list[tuple[str, str | None]]:
+def states_of(connection: Connection) -> list[tuple[str, str | None]]:
     """Return the state and reason of each delivery, oldest first."""
     return [(row.state, row.reason) for row in reversed(rows.list_deliveries(connection, "gateway", limit=9))]
 
@@ -136,13 +136,13 @@ def test_deliveries_of_a_removed_account_are_marked_until_it_returns(engine: Eng
         others = [("refused", "no such chat"), ("pending", "down")]
 
         rows.sweep(connection, ["home"], AT)
-        assert shown(connection) == [("pending", GONE), ("sending", GONE), *others]
+        assert states_of(connection) == [("pending", GONE), ("sending", GONE), *others]
 
         rows.sweep(connection, ["home", "gone"], AT)
-        assert shown(connection) == [("pending", None), ("sending", None), *others]
+        assert states_of(connection) == [("pending", None), ("sending", None), *others]
 
         rows.sweep(connection, [], AT)
-        assert shown(connection) == [("pending", GONE), ("sending", GONE), others[0], ("pending", GONE)]
+        assert states_of(connection) == [("pending", GONE), ("sending", GONE), others[0], ("pending", GONE)]
 
 
 def test_deliveries_become_stale_after_a_day(engine: Engine) -> None:
@@ -153,10 +153,10 @@ def test_deliveries_become_stale_after_a_day(engine: Engine) -> None:
         rows.begin(connection, add(connection, "is being sent"), AT)
 
         rows.sweep(connection, ["home"], AT + rows.FRESH)
-        assert [state for state, _ in shown(connection)] == ["pending", "sending", "pending", "sending"]
+        assert [state for state, _ in states_of(connection)] == ["pending", "sending", "pending", "sending"]
 
         rows.sweep(connection, ["home"], AT + rows.FRESH + timedelta(seconds=1))
-        assert shown(connection) == [
+        assert states_of(connection) == [
             ("stale", GONE),
             ("ambiguous", GONE),
             ("stale", "not delivered within 24 hours"),

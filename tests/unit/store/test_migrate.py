@@ -36,7 +36,7 @@ NEXT = """
 from alembic import op
 import sqlalchemy as sa
 
-revision, down_revision = "0010", "0009"
+revision, down_revision = "0013", "0012"
 
 
 def upgrade():
@@ -69,9 +69,9 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def shown(connection: Connection) -> list[bytes]:
+def visible_history(connection: Connection) -> list[bytes]:
     """Return the history of the first session that the model would see, newest turn first."""
-    return [body for body, _ in transcript.newest(connection, "gateway", "s1", turns_limit=9).history]
+    return [body for _, body, _ in transcript.newest(connection, "gateway", "s1", turns_limit=9).history]
 
 
 def change(path: Path, sql: str) -> None:
@@ -80,12 +80,12 @@ def change(path: Path, sql: str) -> None:
 
 
 def is_no_index_of_words(name: str | None, _type: str, _parents: object) -> bool:
-    return not (name or "").startswith("memory_words")
+    return not (name or "").startswith(("memory_words", "message_words"))
 
 
 def layout(path: Path) -> dict[str, object]:
     """Return the columns and foreign keys of every table, and the SQL of every index."""
-    found: dict[str, object] = {
+    find_memories: dict[str, object] = {
         str(name): " ".join(str(sql).split())
         for name, sql in rows(path, f"SELECT name, sql FROM sqlite_schema WHERE type = 'index' OR {VIRTUAL}")
     }
@@ -93,14 +93,14 @@ def layout(path: Path) -> dict[str, object]:
         columns = rows(
             path, f"SELECT name, type, \"notnull\", pk FROM pragma_table_info('{table}') ORDER BY name"
         )
-        found[str(table)] = (
+        find_memories[str(table)] = (
             columns,
             rows(path, f'SELECT "from", "table", "to" FROM pragma_foreign_key_list(\'{table}\')'),
         )
-    return found
+    return find_memories
 
 
-def found(connection: Connection, owner: str, query: str) -> list[str]:
+def find_memories(connection: Connection, owner: str, query: str) -> list[str]:
     """Return the ids of the memories that contain a word of the query."""
     candidates, _ = memory_rows.holding(connection, owner, terms(query))
     return [candidate.memory.id for candidate in candidates]
@@ -111,10 +111,10 @@ def new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The next version of the program with one more revision; returns the file of that revision."""
     migrations = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, migrations)
-    revision = migrations / "versions" / "0010_topic.py"
+    revision = migrations / "versions" / "0013_topic.py"
     revision.write_text(NEXT.format(rest=""))
     monkeypatch.setattr(module, "_MIGRATIONS", migrations)
-    monkeypatch.setattr(module, "HEAD", "0010")
+    monkeypatch.setattr(module, "HEAD", "0013")
     return revision
 
 
@@ -168,8 +168,8 @@ def test_upgrade_keeps_the_data_and_a_copy_of_the_old_database(path: Path, new_v
     migrate(path)
 
     assert rows(path, "SELECT id, topic FROM sessions") == [("ses_1", None)]
-    assert check_database(path) == "0010"
-    copy = path.with_name("torana.db.before-0010")
+    assert check_database(path) == "0013"
+    copy = path.with_name("torana.db.before-0013")
     assert check_database(copy) == HEAD
     assert rows(copy, "SELECT id FROM sessions") == [("ses_1",)]
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -199,16 +199,16 @@ def test_first_revision_is_upgraded_with_all_its_data(tmp_path: Path, path: Path
             ("t2", 1, 1),
             ("t3", 0, 0),
         ]
-        assert shown(connection) == [b"[]"]
+        assert visible_history(connection) == [b"[]"]
         first = turn_rows.claim_next(connection, "s1")
         assert first is not None
         answer = turn_rows.Ending(at=first.created_at, history=(b"[1]", 1))
         turn_rows.finish(connection, first, answer, hold=False)
-        assert shown(connection) == [b"[1]", b"[]"]
+        assert visible_history(connection) == [b"[1]", b"[]"]
         assert [memory.id for memory in memory_rows.history(connection, "user:ana", "m2")] == ["m1"]
-        assert found(connection, "user:ana", "colour") == ["m2"]
-        assert found(connection, "user:ana", "blue") == []
-        assert found(connection, "user:ben", "红茶") == ["m3"]
+        assert find_memories(connection, "user:ana", "colour") == ["m2"]
+        assert find_memories(connection, "user:ana", "blue") == []
+        assert find_memories(connection, "user:ben", "红茶") == ["m3"]
     engine.dispose()
 
 
@@ -225,14 +225,14 @@ def test_failed_upgrade_changes_nothing(path: Path, new_version: Path) -> None:
 def test_upgrade_is_refused_when_the_copy_fails(path: Path, new_version: Path) -> None:
     before = layout(path)
     # Where the copy belongs there is an entry that SQLite cannot open, as on a full disk.
-    path.with_name("torana.db.before-0010.part").mkdir()
+    path.with_name("torana.db.before-0013.part").mkdir()
 
     with pytest.raises(DataDirUnusable, match=r"torana\.db cannot be copied .* Free enough disk space"):
         migrate(path)
 
     assert layout(path) == before
     assert check_database(path) == HEAD
-    assert not path.with_name("torana.db.before-0010").exists()
+    assert not path.with_name("torana.db.before-0013").exists()
 
 
 def test_newer_database_is_refused_unchanged_in_one_line(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -46,7 +46,7 @@ def due(engine: Engine) -> Schedule:
     return schedule
 
 
-def stored(connection: Connection) -> Schedule:
+def read_schedule(connection: Connection) -> Schedule:
     schedule = rows.get(connection, "gateway", "sch_1")
     assert schedule is not None
     return schedule
@@ -59,7 +59,7 @@ def test_a_due_time_is_settled_once(engine: Engine, due: Schedule) -> None:
     with engine.begin() as connection, pytest.raises(Changed):
         rows.settle(connection, due, following)
     with engine.begin() as connection:
-        assert stored(connection) == following
+        assert read_schedule(connection) == following
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_a_schedule_that_changed_after_it_was_read_is_not_fired(
     with engine.begin() as connection, pytest.raises(Changed):
         rows.settle(connection, due, replace(due, due_at=AT + 2 * HOUR, tries=0))
     with engine.begin() as connection:
-        assert stored(connection) == changed
+        assert read_schedule(connection) == changed

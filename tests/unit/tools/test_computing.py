@@ -113,7 +113,7 @@ def context(user: str | None = None) -> RunContext[ToolContext]:
     return RunContext(deps=deps, model=TestModel(), usage=RunUsage(), max_retries=1)
 
 
-async def called(
+async def call_tool(
     toolset: FunctionToolset[ToolContext], name: str, user: str | None = None, **arguments: Any
 ) -> Any:
     tools = await toolset.get_tools(context(user))
@@ -139,25 +139,25 @@ class Group:
 async def test_expensive_tools_run_in_worker_processes(computing: Computing) -> None:
     toolset = build_toolset([], own=[], computing=computing)
 
-    assert await called(toolset, "query_json", **CHEAP) == "17"
-    assert await called(toolset, "query_csv", text="a,b\n1,2", select=["b"]) == "b\n2\n(1 row)"
-    assert await called(toolset, "sort_lines", text="b\na", order="descending") == "b\na"
+    assert await call_tool(toolset, "query_json", **CHEAP) == "17"
+    assert await call_tool(toolset, "query_csv", text="a,b\n1,2", select=["b"]) == "b\n2\n(1 row)"
+    assert await call_tool(toolset, "sort_lines", text="b\na", order="descending") == "b\na"
 
 
 async def test_quick_tools_start_no_process(computing: Computing) -> None:
     toolset = build_toolset([], own=[], computing=computing)
     await computing.close()  # no process can start from now on
 
-    assert await called(toolset, "calculate", expression="17 % of 2,340") == "17 % of 2,340 = 397.8"
-    assert (await called(toolset, "current_time")).startswith("It is 00:00")
+    assert await call_tool(toolset, "calculate", expression="17 % of 2,340") == "17 % of 2,340 = 397.8"
+    assert (await call_tool(toolset, "current_time")).startswith("It is 00:00")
     with pytest.raises(ToolError):
-        await called(toolset, "query_json", **CHEAP)
+        await call_tool(toolset, "query_json", **CHEAP)
 
 
 async def test_snippets_of_one_user_run_one_after_the_other(computing: Computing) -> None:
     group = Group()
     toolset = build_toolset([group], own=[], computing=computing)
-    await asyncio.gather(*(called(toolset, "run_python", "ana", code="1") for _ in range(5)))
+    await asyncio.gather(*(call_tool(toolset, "run_python", "ana", code="1") for _ in range(5)))
     assert group.most == 1
 
 
@@ -181,11 +181,11 @@ class Blocked:
 async def test_blocked_tools_of_one_user_leave_threads_for_others(computing: Computing) -> None:
     blocked = Blocked()
     toolset = build_toolset([], own=[blocked.tool()], computing=computing)
-    calls = [asyncio.create_task(called(toolset, "block", "mallory")) for _ in range(40)]
+    calls = [asyncio.create_task(call_tool(toolset, "block", "mallory")) for _ in range(40)]
     await asyncio.to_thread(eventually, lambda: blocked.threads == 4)
 
     # Neither the other user's tools nor other work in threads waits for the blocked ones.
-    assert await called(toolset, "calculate", "alice", expression="6 * 7") == "6 * 7 = 42"
+    assert await call_tool(toolset, "calculate", "alice", expression="6 * 7") == "6 * 7 = 42"
     assert await asyncio.to_thread(os.getpid) == os.getpid()
     assert blocked.threads == 4
 

@@ -46,15 +46,15 @@ def test_digests_are_added_and_survive_a_restart(tmp_path: Path) -> None:
     pins = Pins(path=path, source="shop")
     assert pins.load() is None
 
-    pins.keep({"buy": "1"})
-    pins.keep({"sell": "2"})
+    pins.accept({"buy": "1"})
+    pins.accept({"sell": "2"})
 
     assert Pins(path=path, source="shop").load() == {"buy": "1", "sell": "2"}
 
 
 def test_another_source_accepts_its_first_list(tmp_path: Path) -> None:
     path = tmp_path / "shop.json"
-    Pins(path=path, source="shop").keep({"buy": "1"})
+    Pins(path=path, source="shop").accept({"buy": "1"})
 
     assert Pins(path=path, source="other command").load() is None
 

@@ -9,7 +9,7 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import SecretStr
 
 from torana.tools.base import ToolError
-from torana.tools.mcp.connection import Connection, Signs
+from torana.tools.mcp.connection import Connection, ConnectionState
 from torana.tools.mcp.entries import Server
 
 
@@ -28,7 +28,7 @@ async def test_error_result_does_not_contain_the_server_secrets() -> None:
     session = _Session(CallToolResult(content=[TextContent(type="text", text=text)], is_error=True))
     headers = {"Authorization": SecretStr("Bearer sk-0123456789")}
     server = Server(name="shop", url="http://127.0.0.1:1/mcp", headers=headers)
-    connection = Connection(server=server, session=cast("Any", session), signs=Signs())
+    connection = Connection(server=server, session=cast("Any", session), signs=ConnectionState())
 
     with pytest.raises(ToolError) as failure:
         await connection.call("pay", {})

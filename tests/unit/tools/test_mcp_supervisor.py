@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from torana.tools.mcp.connection import Connection, Signs
+from torana.tools.mcp.connection import Connection, ConnectionState
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.listing import Listing
 from torana.tools.mcp.pins import Pins
@@ -24,7 +24,7 @@ class Announcing:
     is_busy = False
 
     def __init__(self, changes: Sequence[int], *, lists: int) -> None:
-        self.signs = Signs()
+        self.signs = ConnectionState()
         self._changes = changes
         self._left = lists
         self._listed = 0

@@ -23,6 +23,7 @@ from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
 from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
+from torana.tools.builtin.python import PythonTools
 from torana.tools.builtin.schedules import Planner, ScheduleTools
 from torana.tools.builtin.skills import SkillTools
 from torana.tools.builtin.web import WebTools
@@ -149,6 +150,7 @@ def build(
                 FileTools(workspaces=workspaces),
                 ListTools(workspaces=workspaces),
                 web_tools,
+                PythonTools(),
             ],
             own=own,
             computing=computing,

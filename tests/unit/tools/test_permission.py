@@ -10,7 +10,7 @@ from torana.tools import Permission
 from torana.tools.permission import Calling, Rule, Rules, promised_by
 
 
-def called(
+def calling(
     tool: str = "web_fetch",
     promised: Permission | None = "ask",
     *,
@@ -33,7 +33,7 @@ def called(
 def test_tool_default_applies_without_a_rule_and_no_default_denies(
     promised: Permission | None, permission: Permission, why: str
 ) -> None:
-    verdict = Rules().verdict(called(promised=promised))
+    verdict = Rules().verdict(calling(promised=promised))
 
     assert (verdict.permission, verdict.why) == (permission, why)
 
@@ -48,30 +48,38 @@ def test_first_matching_rule_applies() -> None:
         ]
     )
 
-    told = {user: rules.verdict(called(user=user)) for user in ("ana", "bob", None)}
+    told = {user: rules.verdict(calling(user=user)) for user in ("ana", "bob", None)}
     assert {user: verdict.permission for user, verdict in told.items()} == {
         "ana": "allow",
         "bob": "deny",
         None: "deny",
     }
     assert told["bob"].why == "rule 2 of [[permissions]]"
-    assert rules.verdict(called("calculate", "allow")).why == "rule 3 of [[permissions]]"
+    assert rules.verdict(calling("calculate", "allow")).why == "rule 3 of [[permissions]]"
 
 
 @pytest.mark.parametrize(
     ("rule", "fitting", "strange"),
     [
-        (Rule(tool="web_?etch", permission="deny"), called(), called("web_search")),
-        (Rule(tool="Web_fetch", permission="deny"), called("Web_fetch"), called()),
-        (Rule(tool="*", user="telegram:*", permission="deny"), called(user="telegram:4"), called(user="irc:x")),
-        (Rule(tool="*", user="*", permission="deny"), called(user="ana"), called(user=None)),
-        (Rule(tool="*", token="tok_1", permission="deny"), called(token="tok_1"), called(token=None)),
-        (Rule(tool="*", token="*", permission="deny"), called(token="*"), called(token="tok_1")),
-        (Rule(tool="*", skill="pdf", permission="deny"), called(skills=["pdf", "x"]), called(skills=["pdfs"])),
+        (Rule(tool="web_?etch", permission="deny"), calling(), calling("web_search")),
+        (Rule(tool="Web_fetch", permission="deny"), calling("Web_fetch"), calling()),
+        (
+            Rule(tool="*", user="telegram:*", permission="deny"),
+            calling(user="telegram:4"),
+            calling(user="irc:x"),
+        ),
+        (Rule(tool="*", user="*", permission="deny"), calling(user="ana"), calling(user=None)),
+        (Rule(tool="*", token="tok_1", permission="deny"), calling(token="tok_1"), calling(token=None)),
+        (Rule(tool="*", token="*", permission="deny"), calling(token="*"), calling(token="tok_1")),
+        (
+            Rule(tool="*", skill="pdf", permission="deny"),
+            calling(skills=["pdf", "x"]),
+            calling(skills=["pdfs"]),
+        ),
         (
             Rule(tool="*", user="ana", skill="pdf", permission="deny"),
-            called(user="ana", skills=["pdf"]),
-            called(user="ana"),
+            calling(user="ana", skills=["pdf"]),
+            calling(user="ana"),
         ),
     ],
 )
@@ -83,7 +91,7 @@ def test_rule_applies_only_when_all_its_fields_match(rule: Rule, fitting: Callin
 def test_user_name_of_a_call_is_not_a_pattern() -> None:
     rules = Rules([Rule(tool="web_fetch", user="ana", permission="allow")])
 
-    assert rules.verdict(called(user="*")).permission == "ask"
+    assert rules.verdict(calling(user="*")).permission == "ask"
 
 
 def test_tool_is_out_of_reach_only_if_denied_for_all_arguments() -> None:
@@ -94,17 +102,17 @@ def test_tool_is_out_of_reach_only_if_denied_for_all_arguments() -> None:
         ]
     )
 
-    assert rules.is_out_of_reach(called())
-    assert not rules.is_out_of_reach(called(skills=["pdf"]))
-    assert not rules.is_out_of_reach(called("run_skill_script"))  # the call may run that skill's script
-    assert Rules([Rule(tool="*", permission="deny")]).is_out_of_reach(called("run_skill_script"))
-    assert not Rules().is_out_of_reach(called(promised="ask"))
+    assert rules.is_always_denied(calling())
+    assert not rules.is_always_denied(calling(skills=["pdf"]))
+    assert not rules.is_always_denied(calling("run_skill_script"))  # the call may run that skill's script
+    assert Rules([Rule(tool="*", permission="deny")]).is_always_denied(calling("run_skill_script"))
+    assert not Rules().is_always_denied(calling(promised="ask"))
 
 
 def test_unknown_tool_names_are_reported_and_patterns_are_not() -> None:
     rules = Rules([Rule(tool=tool, permission="ask") for tool in ("web_fetsch", "mcp_*", "calculate")])
 
-    assert rules.strangers(["calculate", "web_fetch"]) == ["web_fetsch"]
+    assert rules.unknown_tools(["calculate", "web_fetch"]) == ["web_fetsch"]
 
 
 @pytest.mark.parametrize(

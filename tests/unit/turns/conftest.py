@@ -42,13 +42,13 @@ class Obedient:
         self.running[content] = asyncio.get_running_loop().create_future()
         self._emits[content] = emit
         self.journals[content] = journal
-        self._tell()
+        self._note_change()
         try:
             text = await self.running[content]
             self.heard[content] = [turn.content for turn in await journal.steers(1)]
         finally:
             del self.running[content]
-            self._tell()
+            self._note_change()
         journal.leave(owed=Usage(input_tokens=3), asking=False)
         return Answer(reply=text, model="m", history=(b"[]", 0))
 
@@ -76,7 +76,7 @@ class Obedient:
         else:
             self.running[content].set_exception(outcome)
 
-    def _tell(self) -> None:
+    def _note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -102,7 +102,7 @@ async def decide(
     return await gateway.turns.approvals.decide(owner, turn.id, call_id, choice, act)
 
 
-async def asked(gateway: Any, turn: Turn, times: int = 1) -> list[dict[str, Any]]:
+async def wait_for_requests(gateway: Any, turn: Turn, times: int = 1) -> list[dict[str, Any]]:
     """Wait until the turn has asked for this number of approvals in this attempt, and return the requests."""
     found: list[dict[str, Any]] = []
     async for event in gateway.turns.reader.events(turn):
@@ -126,7 +126,7 @@ async def states(gateway: Any) -> list[str]:
     return await gateway.database.run(read)
 
 
-async def to_say(gateway: Any) -> list[tuple[str, str]]:
+async def next_question(gateway: Any) -> list[tuple[str, str]]:
     """Return the state and text of each delivery, in order."""
     query = sa.select(tables.deliveries.c.state, tables.deliveries.c.text)
 
@@ -144,7 +144,7 @@ async def test_call_waits_for_approval_and_then_runs(boot: Boot, desk: Desk, mes
     gateway = await boot(ScriptedModel(["I pay. ", pay()], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
 
-    (question,) = await asked(gateway, turn)
+    (question,) = await wait_for_requests(gateway, turn)
 
     assert question["callId"] == "c1"
     assert (question["tool"], question["arguments"]) == ("pay", {"amount": 5, "to": "ana"})
@@ -162,7 +162,7 @@ async def test_call_waits_for_approval_and_then_runs(boot: Boot, desk: Desk, mes
 async def test_denial_and_its_reason_reach_the_model(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "I did not."), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
 
     await decide(gateway, turn, replace(NO, reason="too much"))
     await gateway.turns.reader.wait_for_end(turn)
@@ -179,7 +179,7 @@ async def test_approval_may_change_arguments_and_the_model_sees_them(
 ) -> None:
     gateway = await boot(ScriptedModel([pay(500)], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
 
     for wrong, pointer in (
         ({"amount": "much"}, "/arguments/amount"),
@@ -203,13 +203,13 @@ async def test_approval_survives_crashes_and_is_requested_once(
 ) -> None:
     gateway = await boot(ScriptedModel(["I pay. ", pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
-    (first,) = await asked(gateway, turn)
+    (first,) = await wait_for_requests(gateway, turn)
     for _ in range(
         7
     ):  # more often than a turn may crash the gateway: an open approval does not count as a crash
         await gateway.crash()
         gateway = await boot(ScriptedModel("Done."), desk.toolset())
-        assert await asked(gateway, turn) == [first]
+        assert await wait_for_requests(gateway, turn) == [first]
         assert (await state_of(gateway, turn), await states(gateway)) == ("waiting", ["open"])
         assert gateway.model.requests == []
 
@@ -229,7 +229,7 @@ async def test_decision_before_a_crash_holds_after_it(
     """The process crashes immediately after the decision is committed."""
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     gateway.turns.approvals.decided = id  # the waiting turn is not notified
     await decide(gateway, turn, choice)
     await gateway.crash()
@@ -248,7 +248,7 @@ async def test_approved_call_cut_off_by_a_crash_is_not_restarted(
     desk.gates["ana"] = asyncio.Event()
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     await decide(gateway, turn, YES)
     while not desk.done:
         await gateway.look()
@@ -266,7 +266,7 @@ async def test_resumed_turn_finds_decision_made_while_gateway_was_down(
 ) -> None:
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     await gateway.crash()
     database = open_database()
     elsewhere = Approvals(database=database, clock=lambda: BEGIN)
@@ -353,7 +353,7 @@ async def test_next_question_is_not_sent_after_approvals_expire(
     def approvals(database: Database) -> Approvals:
         return Approvals(database=database, clock=clock, pause=pause, lasts=timedelta(seconds=60))
 
-    def shown(connection: Connection) -> int:
+    def count_questions(connection: Connection) -> int:
         in_chat = sa.select(sa.func.count()).where(tables.deliveries.c.text.contains("May I run"))
         return connection.execute(in_chat).scalar_one()
 
@@ -361,13 +361,13 @@ async def test_next_question_is_not_sent_after_approvals_expire(
     gateway = await boot(model, desk.toolset(), approvals=approvals)
     in_chat = {"principal": "connector:tg", "account": "tg", "message": "1", "place": "{}"}
     turn = await gateway.turns.accept(replace(message(), **in_chat))
-    await asked(gateway, turn, 2)
+    await wait_for_requests(gateway, turn, 2)
     watch.now += timedelta(seconds=60)
     go.set()
     assert (await gateway.turns.reader.wait_for_end(turn)).reply == "Nobody was there."
 
     assert await states(gateway) == ["expired", "expired"]
-    assert await gateway.database.run(shown) == 1
+    assert await gateway.database.run(count_questions) == 1
 
 
 async def test_approval_expires_while_gateway_is_down(
@@ -378,7 +378,7 @@ async def test_approval_expires_while_gateway_is_down(
 
     gateway = await boot(ScriptedModel([pay()]), desk.toolset(), approvals=approvals)
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     await gateway.crash()
     watch.now += timedelta(hours=1)
 
@@ -396,7 +396,7 @@ async def test_approval_after_expiry_is_refused_before_the_next_check(
 
     gateway = await boot(ScriptedModel([pay()], "Too late."), desk.toolset(), approvals=approvals)
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     watch.now += timedelta(hours=1)
 
     assert await gateway.turns.approvals.open_of("gateway", turn.id) == []
@@ -410,7 +410,7 @@ async def test_approval_after_expiry_is_refused_before_the_next_check(
 async def test_first_of_concurrent_decisions_counts(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "Ended."), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
 
     outcomes = await asyncio.gather(
         *(decide(gateway, turn, choice) for choice in (NO, YES, NO, YES)), return_exceptions=True
@@ -431,7 +431,7 @@ async def test_repeated_decision_changes_nothing_and_a_different_one_is_refused(
 ) -> None:
     gateway = await boot(ScriptedModel([pay()], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     first = await decide(gateway, turn, YES)
     await gateway.turns.reader.wait_for_end(turn)
 
@@ -454,7 +454,7 @@ async def test_cancelling_a_waiting_turn_withdraws_its_approval(
     gateway = await boot(ScriptedModel([pay()], "next"), desk.toolset())
     turn = await gateway.turns.accept(message())
     behind = await gateway.turns.accept(message("next"))
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
 
     cancelled = await gateway.turns.cancel("gateway", turn.id)
 
@@ -472,7 +472,7 @@ async def test_cancellation_concurrent_with_approval_leaves_turn_cancelled(
         desk.done.clear()
         gateway = await boot(ScriptedModel([pay()], "Done."), desk.toolset())
         turn = await gateway.turns.accept(message(channel=first))
-        await asked(gateway, turn)
+        await wait_for_requests(gateway, turn)
         acts = [gateway.turns.cancel("gateway", turn.id), decide(gateway, turn, YES)]
 
         in_order = acts if first == "cancel" else acts[::-1]
@@ -492,7 +492,7 @@ async def test_parallel_calls_each_get_their_own_approval(boot: Boot, desk: Desk
     )
     turn = await gateway.turns.accept(message())
 
-    questions = await asked(gateway, turn, 3)
+    questions = await wait_for_requests(gateway, turn, 3)
     assert [question["callId"] for question in questions] == ["c1", "c2", "c3"]
     while desk.done != ["free"]:  # a call that needs no approval runs at once
         await gateway.look()
@@ -503,7 +503,7 @@ async def test_parallel_calls_each_get_their_own_approval(boot: Boot, desk: Desk
     await gateway.crash()
 
     gateway = await boot(ScriptedModel("Done."), desk.toolset())
-    again = await asked(gateway, turn, 2)
+    again = await wait_for_requests(gateway, turn, 2)
     assert [question["callId"] for question in again] == ["c1", "c2"]
     await decide(gateway, turn, NO, "c1")
     assert await state_of(gateway, turn) == "waiting"
@@ -519,7 +519,7 @@ async def test_parallel_calls_each_get_their_own_approval(boot: Boot, desk: Desk
 async def test_waiting_turn_holds_its_session_but_no_slot(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "elsewhere", "Done.", "behind"), desk.toolset(), concurrency=1)
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     behind = await gateway.turns.accept(message("behind"))
 
     elsewhere = await gateway.turns.reader.wait_for_end(
@@ -540,7 +540,7 @@ async def test_approved_turn_waits_for_a_free_slot_and_releases_it(
     script = ScriptedModel([pay(1, id_="a"), pay(2, id_="b")], ["busy", gate], "Done.", "last")
     gateway = await boot(script, desk.toolset(), concurrency=1)
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn, 2)
+    await wait_for_requests(gateway, turn, 2)
     busy = await gateway.turns.accept(message(channel="elsewhere"))
     await gateway.until_asked(2)
     await asyncio.gather(decide(gateway, turn, YES, "a"), decide(gateway, turn, YES, "b"))
@@ -568,7 +568,7 @@ async def test_turn_and_tool_timeouts_pause_while_approval_is_open(
     desk.gates["slow"] = asyncio.Event()
     gateway = await boot(ScriptedModel([pay(to="slow")]), desk.toolset(), turn_timeout=60)
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     ahead += 100
     for _ in range(20):
         await gateway.look()
@@ -605,7 +605,7 @@ async def test_call_is_denied_at_once_where_no_person_can_be_asked(
     turn = await gateway.turns.accept(replace(message(), **who))
 
     if asks:
-        await asked(gateway, turn)
+        await wait_for_requests(gateway, turn)
         return
     await gateway.turns.reader.wait_for_end(turn)
     assert (desk.done, await states(gateway)) == ([], [])
@@ -627,8 +627,8 @@ async def test_closed_approval_is_not_sent_but_the_text_before_it_is(
     gateway = await boot(script, desk.toolset(), approvals=approvals)
     chat = {"account": "tg", "message": "1", "place": "{}"}
     turn = await gateway.turns.accept(replace(message(), **chat))
-    await asked(gateway, turn)
-    ((state, text),) = await to_say(gateway)
+    await wait_for_requests(gateway, turn)
+    ((state, text),) = await next_question(gateway)
     assert (state, text.startswith(before), text.endswith("Answer yes or no.")) == ("pending", True, True)
 
     if how == "cancelled":
@@ -640,7 +640,7 @@ async def test_closed_approval_is_not_sent_but_the_text_before_it_is(
         hours.put_nowait(None)
     await gateway.turns.reader.wait_for_end(turn)
 
-    (first, *behind) = await to_say(gateway)
+    (first, *behind) = await next_question(gateway)
     assert first == (("pending", before) if before else ("dropped", text))
     assert behind == ([] if how == "cancelled" else [("pending", "Done.")])
 
@@ -648,14 +648,14 @@ async def test_closed_approval_is_not_sent_but_the_text_before_it_is(
 async def test_stop_does_not_wait_for_open_approvals(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
-    (first,) = await asked(gateway, turn)
+    (first,) = await wait_for_requests(gateway, turn)
 
     async with asyncio.timeout(5):
         await gateway.turns.stop(grace=1000)
 
     gateway.database.close()
     gateway = await boot(ScriptedModel("Done."), desk.toolset())
-    assert await asked(gateway, turn) == [first]
+    assert await wait_for_requests(gateway, turn) == [first]
     assert (await gateway.turns.reader.get("gateway", turn.id)).crashes == 0
 
 
@@ -663,7 +663,7 @@ async def test_approvals_are_listed_in_pages_newest_first(boot: Boot, desk: Desk
     calls = [pay(number, id_=f"c{number}") for number in range(5)]
     gateway = await boot(ScriptedModel(calls), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn, 5)
+    await wait_for_requests(gateway, turn, 5)
     listed: list[str] = []
     after: str | None = None
     while True:
@@ -683,7 +683,7 @@ async def test_yes_without_user_counts_only_with_the_same_token(
 ) -> None:
     gateway = await boot(ScriptedModel([pay()], "Paid."), desk.toolset())
     turn = await gateway.turns.accept(message(token=asked_with))
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
 
     other = await gateway.turns.accept(message("yes", token=said_with))
 
@@ -696,7 +696,7 @@ async def test_yes_without_user_counts_only_with_the_same_token(
 async def test_scheduled_message_does_not_answer_an_approval(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay()], "paid", "hello"), desk.toolset())
     turn = await gateway.turns.accept(message("pay ana"))
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
 
     def fires(_connection: Connection, _turn: Turn) -> None: ...
 
@@ -731,7 +731,7 @@ async def test_approval_is_decided_by_its_id_and_the_digest_of_the_call(
 ) -> None:
     gateway = await boot(ScriptedModel([pay()], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
-    (told,) = await asked(gateway, turn)
+    (told,) = await wait_for_requests(gateway, turn)
     act = Act(principal="operator", source="test", at=BEGIN)
     approvals = gateway.turns.approvals
     assert told["digest"] == call_digest("pay", {"to": "ana", "amount": 5})
@@ -764,13 +764,13 @@ async def test_calls_with_repeated_provider_ids_are_decided_separately(
     """Ids stay unique across a crash: the ids of settled calls are not given again."""
     gateway = await boot(ScriptedModel([pay(1), pay(2)], [pay(3)]), desk.toolset())
     turn = await gateway.turns.accept(message())
-    first = [one["callId"] for one in await asked(gateway, turn, 2)]
+    first = [one["callId"] for one in await wait_for_requests(gateway, turn, 2)]
     for call_id in first:
         await decide(gateway, turn, YES, call_id)
     await until_shown(gateway, turn, 3)
     await gateway.crash()
     gateway = await boot(ScriptedModel([pay(4)], "Done."), desk.toolset())
-    (third,) = [one["callId"] for one in await asked(gateway, turn)]
+    (third,) = [one["callId"] for one in await wait_for_requests(gateway, turn)]
 
     assert (await decide(gateway, turn, YES, first[0])).arguments["amount"] == 1
     assert desk.done == ["1 to ana", "2 to ana"]
@@ -789,7 +789,7 @@ async def test_stored_calls_with_equal_ids_are_decided_by_approval_id(
 ) -> None:
     gateway = await boot(ScriptedModel([pay(1, id_="a"), pay(2, id_="b")], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
-    told = await asked(gateway, turn, 2)
+    told = await wait_for_requests(gateway, turn, 2)
     table = tables.approvals
 
     def rename(connection: Connection) -> None:
@@ -809,7 +809,7 @@ async def test_reopened_approval_is_not_decided_by_its_former_id(
 ) -> None:
     gateway = await boot(ScriptedModel([pay()]), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     (former,) = await gateway.turns.approvals.open_of("gateway", turn.id)
 
     def ask_anew(connection: Connection) -> tuple[Approval, bool]:
@@ -825,7 +825,7 @@ async def test_reopened_approval_is_not_decided_by_its_former_id(
 async def test_decision_does_not_apply_to_different_arguments(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay(1)], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await wait_for_requests(gateway, turn)
     (former,) = await gateway.turns.approvals.open_of("gateway", turn.id)
     await decide(gateway, turn, YES)
     other = replace(former, id="apr_2", arguments={"amount": 2, "to": "ana"})
@@ -893,7 +893,7 @@ async def test_http_answers_decide_several_questions_one_by_one(
 ) -> None:
     gateway = await boot(ScriptedModel([pay(1, id_="a"), pay(2, id_="b")], "Done."), desk.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn, 2)
+    await wait_for_requests(gateway, turn, 2)
 
     replies = [await word(gateway, message, content) for content in ("yes", "yes", "no")]
     await gateway.turns.reader.wait_for_end(turn)

@@ -418,5 +418,5 @@ async def test_retry_after_timeout_is_charged_for_both_calls(
 def responses(connection: Connection, turn: Turn) -> list[ModelResponse]:
     """Return the model's responses in a turn, from the stored history."""
     newest = transcript.newest(connection, turn.owner, turn.session_id, turns_limit=1)
-    [(body, _)] = newest.history
+    [(_, body, _)] = newest.history
     return responses_of(history.load(body))

@@ -27,7 +27,7 @@ async def die(boot: Boot, times: int, *running: str) -> None:
         await gateway.crash()
 
 
-async def accepted(boot: Boot, message: Message, *contents: str) -> list[Turn]:
+async def run_until_crash(boot: Boot, message: Message, *contents: str) -> list[Turn]:
     """Accept messages, each in its own session, and crash the gateway while they run."""
     gateway = await boot(obedient=True)
     turns = [await gateway.turns.accept(message(content, channel=content)) for content in contents]
@@ -37,7 +37,7 @@ async def accepted(boot: Boot, message: Message, *contents: str) -> list[Turn]:
 
 
 async def test_all_turns_resume_together_after_one_crash(boot: Boot, message: Message) -> None:
-    turns = await accepted(boot, message, "a", "b")
+    turns = await run_until_crash(boot, message, "a", "b")
 
     gateway = await boot(obedient=True)
     await gateway.agent.until("a", "b")
@@ -46,7 +46,7 @@ async def test_all_turns_resume_together_after_one_crash(boot: Boot, message: Me
 
 
 async def test_turns_run_alone_and_new_turns_wait_after_two_crashes(boot: Boot, message: Message) -> None:
-    a, b = await accepted(boot, message, "a", "b")
+    a, b = await run_until_crash(boot, message, "a", "b")
     await die(boot, 1, "a", "b")
     gateway = await boot(obedient=True)
     (first,) = await one_running(gateway)
@@ -73,7 +73,7 @@ async def test_turns_run_alone_and_new_turns_wait_after_two_crashes(boot: Boot, 
 async def test_isolated_turn_continues_beside_the_next_after_settling_a_step(
     boot: Boot, message: Message
 ) -> None:
-    await accepted(boot, message, "a", "b")
+    await run_until_crash(boot, message, "a", "b")
     await die(boot, 1, "a", "b")
     gateway = await boot(obedient=True)
     (first,) = await one_running(gateway)
@@ -89,7 +89,7 @@ async def test_isolated_turn_continues_beside_the_next_after_settling_a_step(
 
 
 async def test_turn_that_crashes_repeatedly_fails_and_others_complete(boot: Boot, message: Message) -> None:
-    bad, good = await accepted(boot, message, "bad", "good")
+    bad, good = await run_until_crash(boot, message, "bad", "good")
     await die(boot, 1, "bad", "good")
     for _ in range(8):  # wherever the crashing message is in the order
         gateway = await boot(obedient=True, max_crashes=3)
@@ -121,7 +121,7 @@ async def test_turn_that_crashes_repeatedly_fails_and_others_complete(boot: Boot
 
 
 async def test_session_continues_after_a_turn_failed_from_crashes(boot: Boot, message: Message) -> None:
-    (bad,) = await accepted(boot, message, "bad")
+    (bad,) = await run_until_crash(boot, message, "bad")
     gateway = await boot(obedient=True)
     behind = await gateway.turns.accept(message("behind", channel="bad"))
     await gateway.agent.until("bad")
@@ -139,7 +139,7 @@ async def test_session_continues_after_a_turn_failed_from_crashes(boot: Boot, me
 
 
 async def test_suspected_turn_cancelled_while_waiting_never_runs(boot: Boot, message: Message) -> None:
-    turns = {turn.content: turn for turn in await accepted(boot, message, "a", "b")}
+    turns = {turn.content: turn for turn in await run_until_crash(boot, message, "a", "b")}
     await die(boot, 1, "a", "b")
     gateway = await boot(obedient=True)
     (first,) = await one_running(gateway)
@@ -156,7 +156,7 @@ async def test_suspected_turn_cancelled_while_waiting_never_runs(boot: Boot, mes
 
 
 async def test_end_of_an_isolated_turn_starts_the_next_one(boot: Boot, message: Message) -> None:
-    turns = {turn.content: turn for turn in await accepted(boot, message, "a", "b", "c")}
+    turns = {turn.content: turn for turn in await run_until_crash(boot, message, "a", "b", "c")}
     await die(boot, 1, "a", "b", "c")
     gateway = await boot(obedient=True)
     (first,) = await one_running(gateway)
@@ -175,7 +175,7 @@ async def test_end_of_an_isolated_turn_starts_the_next_one(boot: Boot, message: 
 
 
 async def test_crash_after_a_settled_step_is_not_counted(boot: Boot, message: Message) -> None:
-    (turn,) = await accepted(boot, message, "a")
+    (turn,) = await run_until_crash(boot, message, "a")
     gateway = await boot(obedient=True)
     await gateway.agent.until("a")
     await gateway.agent.settle("a")
@@ -191,7 +191,7 @@ async def test_crash_after_a_settled_step_is_not_counted(boot: Boot, message: Me
 
 
 async def test_graceful_stop_is_not_counted_as_a_crash(boot: Boot, message: Message) -> None:
-    (turn,) = await accepted(boot, message, "a")
+    (turn,) = await run_until_crash(boot, message, "a")
     for _ in range(5):
         gateway = await boot(obedient=True)
         await gateway.agent.until("a")

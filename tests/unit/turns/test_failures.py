@@ -105,7 +105,7 @@ async def test_callers_get_an_error_when_an_end_cannot_be_stored(
     gate = asyncio.Event()
     turns = open_turns(ScriptedModel(["It is ", gate, "lost."]))
     turn = await turns.accept(message())
-    watcher = asyncio.create_task(seen(turns, turn))
+    watcher = asyncio.create_task(read_events(turns, turn))
     await database.run(refuse_ends)
     gate.set()
 
@@ -124,7 +124,7 @@ async def test_callers_of_queued_turns_get_an_error_when_an_end_is_not_stored(
     broken = await turns.reader.wait_for_end(await turns.accept(message()))
     accepted = [await turns.accept(message()), await turns.accept(message(on_busy="steer"))]
     accepted.append(await turns.accept(message(user="bob")))
-    watchers = [asyncio.create_task(seen(turns, turn)) for turn in accepted]
+    watchers = [asyncio.create_task(read_events(turns, turn)) for turn in accepted]
     waiting = [asyncio.ensure_future(turns.reader.wait_for_end(turn)) for turn in accepted]
     await database.run(refuse_ends)
     gate.set()
@@ -149,7 +149,7 @@ async def test_callers_of_queued_turns_get_an_error_when_an_end_is_not_stored(
     assert [(await turns.reader.wait_for_end(turn)).reply for turn in accepted] == ["at last"] * 3
 
 
-async def seen(turns: Turns, turn: Turn) -> list[TurnEvent]:
+async def read_events(turns: Turns, turn: Turn) -> list[TurnEvent]:
     """Return the events that a subscriber of the turn receives."""
     return [event async for event in turns.reader.events(turn)]
 

@@ -70,7 +70,7 @@ def _plain(item: UserContent) -> str | bytes:
             return str(item)
 
 
-def shown(content: str, *files: str | bytes) -> list[str | bytes]:
+def model_input(content: str, *files: str | bytes) -> list[str | bytes]:
     """Return a message with its files as the model receives it."""
     return [content, "Attachments of this message:", *files]
 
@@ -124,7 +124,7 @@ async def test_model_sees_files_in_their_turn_and_only_names_later(boot: Boot, m
 
     first, second = (prompts(asked.messages) for asked in gateway.model.requests)
     text = f"notes.txt:\n{NOTES.body.decode()}\n[end of notes.txt]"
-    assert first == [shown(content, "cat.png:", PNG, "doc.pdf:", DOC.body, text)]
+    assert first == [model_input(content, "cat.png:", PNG, "doc.pdf:", DOC.body, text)]
     assert second == [[content], ["and now?"]]
     assert (turn.state, turn.files) == ("completed", 3)
     assert not any(map(holds, await bodies(gateway, tables.history)))
@@ -150,7 +150,7 @@ async def test_unsupported_file_kinds_are_not_sent_to_the_model(
     model = ScriptedModel("ok")
     turns = open_turns(agent=open_agent(model, takes=takes))
     await turns.reader.wait_for_end(await turns.accept(message("look", files=FILES)))
-    assert prompts(model.requests[0].messages) == [["look"] if seen is None else shown("look", *seen)]
+    assert prompts(model.requests[0].messages) == [["look"] if seen is None else model_input("look", *seen)]
 
 
 async def test_long_text_files_are_cut_to_a_total_limit(boot: Boot, message: Message) -> None:
@@ -202,7 +202,7 @@ async def test_files_are_sent_again_after_a_crash_before_the_first_step(boot: Bo
     after = await boot(ScriptedModel("A cat."))
 
     assert (await after.turns.reader.wait_for_end(turn)).reply == "A cat."
-    assert prompts(after.model.requests[0].messages) == [shown("look", "cat.png:", PNG)]
+    assert prompts(after.model.requests[0].messages) == [model_input("look", "cat.png:", PNG)]
 
 
 async def test_files_of_a_steering_message_survive_a_crash(
@@ -216,7 +216,7 @@ async def test_files_of_a_steering_message_survive_a_crash(
     gate.set()
     await stop.wait()
     seen = prompts(before.model.requests[1].messages)
-    assert seen[1] == shown("rather at this", "cat.png:", PNG)
+    assert seen[1] == model_input("rather at this", "cat.png:", PNG)
     await before.crash()
 
     after = await boot(ScriptedModel("done"), FunctionToolset[ToolContext]())
@@ -237,7 +237,7 @@ async def test_failed_turn_keeps_its_files_for_a_retry(boot: Boot, message: Mess
     again = await gateway.turns.reader.wait_for_end(await gateway.turns.retry("gateway", turn.id))
 
     assert again.reply == "A cat."
-    assert prompts(gateway.model.requests[1].messages) == [shown("look", "cat.png:", PNG)]
+    assert prompts(gateway.model.requests[1].messages) == [model_input("look", "cat.png:", PNG)]
     assert await bodies(gateway, tables.attachments) == []
 
 

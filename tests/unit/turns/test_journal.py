@@ -120,10 +120,10 @@ def _plain(part: Any) -> tuple[str, object]:
     return type(part).__name__, part.content
 
 
-async def kept(gateway: Any, turn: Turn) -> list[ModelMessage]:
+async def stored_history(gateway: Any, turn: Turn) -> list[ModelMessage]:
     """Return the history that the turn stored."""
     work = partial(newest, owner=turn.owner, session_id=turn.session_id, turns_limit=1)
-    ((body, _),) = (await gateway.database.run(work)).history
+    ((_, body, _),) = (await gateway.database.run(work)).history
     return history.load(body)
 
 
@@ -338,7 +338,7 @@ async def test_resumed_turn_stores_the_same_history_as_an_uninterrupted_one(
         undisturbed.usage,
         undisturbed.model,
     )
-    first, second = await kept(after, undisturbed), await kept(after, resumed)
+    first, second = await stored_history(after, undisturbed), await stored_history(after, resumed)
     assert plain(first) == plain(second)
     assert [message.metadata for message in first] == [message.metadata for message in second]
 
@@ -425,7 +425,7 @@ async def test_retry_does_not_repeat_a_call_cut_off_by_a_timeout(
     assert returned(model.requests[1].messages) == {"write-a": UNKNOWN_OUTCOME}
 
 
-def said(messages: Sequence[ModelMessage]) -> list[object]:
+def texts_of(messages: Sequence[ModelMessage]) -> list[object]:
     """Return the texts of users and of the model."""
     return [
         part.content
@@ -449,15 +449,15 @@ async def test_steering_message_survives_crashes_before_and_after_it_is_read(
     shop.hangs.add("b")
     shop.reached.clear()
     await shop.reached.wait()
-    assert said(middle.model.requests[0].messages) == ["go", "and hurry"]
+    assert texts_of(middle.model.requests[0].messages) == ["go", "and hurry"]
     await middle.crash()
 
     last = await boot(ScriptedModel("done"), shop.toolset())
     ended, merged = [await last.turns.reader.wait_for_end(one) for one in (turn, steer)]
 
-    assert said(last.model.requests[0].messages) == ["go", "and hurry"]
+    assert texts_of(last.model.requests[0].messages) == ["go", "and hurry"]
     assert (ended.reply, merged.reply, merged.merged_into) == ("done", "done", turn.id)
-    assert said(await kept(last, turn)) == ["go", "and hurry", "done"]
+    assert texts_of(await stored_history(last, turn)) == ["go", "and hurry", "done"]
 
 
 async def test_steering_message_of_an_unsettled_step_is_sent_again(
@@ -470,10 +470,10 @@ async def test_steering_message_of_an_unsettled_step_is_sent_again(
     await before.turns.accept(message("and hurry", on_busy="steer"))
     gate.set()
     await before.until_asked(2)
-    assert said(before.model.requests[1].messages) == ["go", "and hurry"]
+    assert texts_of(before.model.requests[1].messages) == ["go", "and hurry"]
     await before.crash()
 
     after = await boot(ScriptedModel("done"), shop.toolset())
     await after.turns.reader.wait_for_end(turn)
 
-    assert said(after.model.requests[0].messages) == ["go", "and hurry"]
+    assert texts_of(after.model.requests[0].messages) == ["go", "and hurry"]

@@ -19,7 +19,7 @@ Boot = Callable[..., Awaitable[Any]]
 Message = Callable[..., Inbound]
 
 
-def shown(gateway: Any) -> list[list[str]]:
+def request_texts(gateway: Any) -> list[list[str]]:
     """Return the message texts of each model request."""
     return [
         [part.content for said in asked.messages for part in said.parts] for asked in gateway.model.requests
@@ -45,7 +45,7 @@ async def test_unfinished_turns_stay_in_the_old_conversation(boot: Boot, message
     await gateway.turns.reader.wait_for_end(new)
     last = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("d")))
 
-    assert shown(gateway) == [["a"], ["b"], ["c"], ["c", "C", "d"]]
+    assert request_texts(gateway) == [["a"], ["b"], ["c"], ["c", "C", "d"]]
     overdue = await Summaries(database=gateway.database, history_messages=2).overdue(last)
     assert overdue is not None
     assert overdue.transcript == "User: c\nAssistant: C"
@@ -63,7 +63,7 @@ async def test_turn_waiting_for_a_slot_gets_the_history_at_its_start(boot: Boot,
     gate.set()
     await gateway.turns.reader.wait_for_end(waits)
 
-    assert shown(gateway) == [["a"], ["other"], ["b"]]
+    assert request_texts(gateway) == [["a"], ["other"], ["b"]]
 
 
 async def test_earlier_queued_turn_does_not_hide_the_new_conversation(boot: Boot, message: Message) -> None:
@@ -77,7 +77,7 @@ async def test_earlier_queued_turn_does_not_hide_the_new_conversation(boot: Boot
     await gateway.turns.reader.wait_for_end(old)
     await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("d")))
 
-    assert shown(gateway) == [["a"], ["c"], ["c", "C", "b"], ["c", "C", "d"]]
+    assert request_texts(gateway) == [["a"], ["c"], ["c", "C", "b"], ["c", "C", "d"]]
 
 
 async def test_retried_turn_joins_the_new_conversation(boot: Boot, message: Message) -> None:
@@ -88,4 +88,4 @@ async def test_retried_turn_joins_the_new_conversation(boot: Boot, message: Mess
     await gateway.turns.reader.wait_for_end(await gateway.turns.retry("gateway", failed.id))
     await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("b")))
 
-    assert shown(gateway) == [["a"], ["a"], ["a", "A", "b"]]
+    assert request_texts(gateway) == [["a"], ["a"], ["a", "A", "b"]]

@@ -110,12 +110,12 @@ def returned(messages: Sequence[ModelMessage]) -> dict[str, str]:
     return {part.tool_call_id: str(part.content) for part in parts if isinstance(part, ToolReturnPart)}
 
 
-def shown(model: ScriptedModel, request: int) -> set[str]:
+def offered_tools(model: ScriptedModel, request: int) -> set[str]:
     """Return the tools in the model's request."""
     return {tool.name for tool in model.requests[request].info.function_tools}
 
 
-async def asked(gateway: Any, turn: Turn) -> str:
+async def waiting_call(gateway: Any, turn: Turn) -> str:
     """Return the id of the call that waits for approval."""
     async for event in gateway.turns.reader.events(turn):
         if event.type == "approval.required":
@@ -134,7 +134,7 @@ async def test_orders_on_a_page_run_no_tool_without_approval(
     gateway = await boot(model, house.toolset())
     turn = await gateway.turns.accept(message("read it"))
 
-    assert await asked(gateway, turn) == "send"
+    assert await waiting_call(gateway, turn) == "send"
     assert house.done == ["read https://evil.example"]
     no = Choice(approve=False)
     await gateway.turns.approvals.decide("gateway", turn.id, "send", no, ACT)
@@ -146,8 +146,8 @@ async def test_orders_on_a_page_run_no_tool_without_approval(
     assert told["wipe"].startswith("wipe was not run: it is denied (the tool's default).")
     assert "no rule of [[permissions]], and the tool has no default" in told["unmarked"]
     assert told["send"].startswith("send was not run: it was denied.")
-    assert {"wipe", "unmarked"} & shown(model, 0) == set()
-    assert {"read_page", "send"} <= shown(model, 0)
+    assert {"wipe", "unmarked"} & offered_tools(model, 0) == set()
+    assert {"read_page", "send"} <= offered_tools(model, 0)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ async def test_rules_apply_to_the_user_of_the_turn(
     turn = await gateway.turns.accept(message(user=user))
 
     if permission == "ask":
-        assert await asked(gateway, turn) == "wipe"
+        assert await waiting_call(gateway, turn) == "wipe"
         return
     await gateway.turns.reader.wait_for_end(turn)
     assert house.done == (["wiped"] if permission == "allow" else [])
-    assert ("wipe" in shown(model, 0)) is sees
+    assert ("wipe" in offered_tools(model, 0)) is sees
 
 
 OPENS = Rules([Rule(tool="wipe", skill="cleaning", permission="allow")])
@@ -197,7 +197,13 @@ async def test_skill_rules_apply_from_the_request_after_it_is_opened(
     await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
 
     assert house.done == ["opened cleaning", "wiped"]
-    assert ["wipe" in shown(model, request) for request in range(5)] == [False, True, True, False, False]
+    assert ["wipe" in offered_tools(model, request) for request in range(5)] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert "not run" in returned(model.requests[4].messages)["w3"]  # a new turn has no open skill
 
 
@@ -222,7 +228,7 @@ async def test_opened_skill_stays_open_after_a_crash(
     await gateway.turns.reader.wait_for_end(turn)
 
     assert "wiped" in house.done
-    assert "wipe" in shown(after, 0)
+    assert "wipe" in offered_tools(after, 0)
 
 
 async def test_script_follows_the_rules_of_its_skill(boot: Boot, house: House, message: Message) -> None:
@@ -240,7 +246,7 @@ async def test_script_follows_the_rules_of_its_skill(boot: Boot, house: House, m
 
     assert house.done == ["ran weather"]
     assert "rule 2 of [[permissions]]" in returned(model.requests[1].messages)["cleaning"]
-    assert "run_skill_script" in shown(model, 0)
+    assert "run_skill_script" in offered_tools(model, 0)
 
 
 async def test_script_does_not_follow_the_rules_of_another_skill(
@@ -274,7 +280,7 @@ async def test_arguments_changed_by_an_approval_follow_the_rules(
     model = ScriptedModel([call("run_skill_script", "c1", slug="weather")], "Done.")
     gateway = await boot(model, house.toolset(), rules=rules)
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await waiting_call(gateway, turn)
 
     with pytest.raises(InvalidField, match=r"is denied with these arguments \(rule 1"):
         await gateway.turns.approvals.decide("gateway", turn.id, "c1", yes(slug="cleaning"), ACT)
@@ -295,13 +301,13 @@ async def test_skill_opened_by_an_approval_counts_as_open(boot: Boot, house: Hou
     model = ScriptedModel([call("load_skill", "c1", slug="weather")], [call("wipe")], "Done.")
     gateway = await boot(model, house.toolset(), rules=rules)
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await waiting_call(gateway, turn)
 
     await gateway.turns.approvals.decide("gateway", turn.id, "c1", yes(slug="cleaning"), ACT)
     await gateway.turns.reader.wait_for_end(turn)
 
     assert house.done == ["opened cleaning"]
-    assert "wipe" not in shown(model, 1)
+    assert "wipe" not in offered_tools(model, 1)
 
 
 async def test_recorded_result_is_kept_after_the_rules_change(
@@ -324,7 +330,7 @@ async def test_recorded_result_is_kept_after_the_rules_change(
     told = returned(after.requests[0].messages)
     assert told["read_page"] == ORDERS
     assert "rule 1 of [[permissions]]" in told["hold"]  # the call was cut off, and may not start again
-    assert shown(after, 0) == set()
+    assert offered_tools(after, 0) == set()
 
 
 async def test_non_json_arguments_can_be_approved(boot: Boot, house: House, message: Message) -> None:
@@ -332,7 +338,7 @@ async def test_non_json_arguments_can_be_approved(boot: Boot, house: House, mess
     gateway = await boot(ScriptedModel([part]), house.toolset())
     turn = await gateway.turns.accept(message())
 
-    await asked(gateway, turn)
+    await waiting_call(gateway, turn)
 
     (approval,) = await gateway.turns.approvals.open_of("gateway", turn.id)
     assert approval.arguments == {"to": "ana", "weight": "Infinity"}
@@ -343,10 +349,10 @@ async def test_withdrawn_approval_opens_again_when_the_turn_runs_again(
 ) -> None:
     gateway = await boot(ScriptedModel([call("send", to="ana")]), house.toolset())
     turn = await gateway.turns.accept(message())
-    await asked(gateway, turn)
+    await waiting_call(gateway, turn)
     (first,) = await gateway.turns.approvals.open_of("gateway", turn.id)
-    said = partial(rows.say, approval=first, delivery=7, expires_at=first.expires_at)
-    await gateway.database.run(said)
+    shown = partial(rows.record_question, approval=first, delivery=7, expires_at=first.expires_at)
+    await gateway.database.run(shown)
 
     await gateway.database.run(partial(rows.withdraw, turn_id=turn.id, now=first.created_at))
     assert await gateway.turns.approvals.open_of("gateway", turn.id) == []

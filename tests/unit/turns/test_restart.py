@@ -12,7 +12,7 @@ import pytest
 from torana.errors import Draining
 from torana.messages import GATEWAY_OWNER, Inbound, Turn
 from torana.store.engine.database import Database
-from torana.store.rows import turns as rows
+from torana.store.rows.reports.turn_lists import TurnFilter, newest
 from torana.testing import ScriptedModel
 from torana.turns import Turns
 
@@ -247,7 +247,7 @@ async def test_yes_without_open_approval_is_refused_during_the_stop(
     with pytest.raises(Draining):
         await said
     await asyncio.gather(held, stopping)
-    assert await database.run(partial(rows.newest, owner=GATEWAY_OWNER, state=None, limit=9)) == []
+    assert await database.run(partial(newest, owner=GATEWAY_OWNER, which=TurnFilter(), limit=9)) == []
 
 
 async def collect(turns: Turns, turn: Turn) -> list[str]:

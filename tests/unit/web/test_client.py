@@ -11,7 +11,7 @@ from ipaddress import ip_address
 import pytest
 from tests.standins.web import PUBLIC, SITE, Internet
 
-from torana.web import AnsweredBadly, NotAllowed, PageTooLarge, TooSlow, Unreachable, WebFault, WrongType
+from torana.web import BadResponse, NotAllowed, PageTooLarge, TooSlow, Unreachable, WebFault, WrongType
 from torana.web.interfaces import Interfaces
 
 _URL = f"http://{SITE}"
@@ -190,14 +190,14 @@ async def test_redirects_to_forbidden_urls_are_refused(web: Internet, location: 
 async def test_endless_redirects_are_refused(web: Internet) -> None:
     web.moved("/a", "/b")
     web.moved("/b", "/a")
-    with pytest.raises(AnsweredBadly, match="more than 5 redirects"):
+    with pytest.raises(BadResponse, match="more than 5 redirects"):
         await web.client().get(f"{_URL}/a")
     assert len(web.seen) == 6
 
 
 async def test_redirect_without_location_is_refused(web: Internet) -> None:
     web.page("/", status=302)
-    with pytest.raises(AnsweredBadly, match="redirects"):
+    with pytest.raises(BadResponse, match="redirects"):
         await web.client().get(f"{_URL}/")
 
 
@@ -220,14 +220,14 @@ async def test_dns_rebinding_is_refused(web: Internet) -> None:
 @pytest.mark.parametrize("status", [304, 400, 403, 404, 500, 599])
 async def test_error_status_is_raised(web: Internet, status: int) -> None:
     web.page("/", status=status)
-    with pytest.raises(AnsweredBadly) as raised:
+    with pytest.raises(BadResponse) as raised:
         await web.client().get(f"{_URL}/")
     assert raised.value.status == status
 
 
 async def test_informational_status_without_response_is_refused(web: Internet) -> None:
     web.page("/", status=199)
-    with pytest.raises(AnsweredBadly, match="did not send a valid HTTP response") as raised:
+    with pytest.raises(BadResponse, match="did not send a valid HTTP response") as raised:
         await web.client().get(f"{_URL}/")
     assert raised.value.status is None
 
@@ -336,7 +336,7 @@ async def test_endless_empty_gzip_members_are_refused(web: Internet) -> None:
 )
 async def test_undecompressible_bodies_are_refused(web: Internet, encoding: str, body: bytes) -> None:
     web.page("/", body, headers={"Content-Encoding": encoding})
-    with pytest.raises(AnsweredBadly, match="cannot be decompressed"):
+    with pytest.raises(BadResponse, match="cannot be decompressed"):
         await web.client().get(f"{_URL}/")
 
 
@@ -399,7 +399,7 @@ async def test_extra_headers_are_not_sent_to_another_host(web: Internet) -> None
 async def test_redirect_is_refused_without_follow(web: Internet) -> None:
     web.names["other.test"] = [[PUBLIC]]
     web.moved("/", "http://other.test/")
-    with pytest.raises(AnsweredBadly, match="redirects are not followed"):
+    with pytest.raises(BadResponse, match="redirects are not followed"):
         await web.client().get(f"{_URL}/", follow=False)
     assert len(web.seen) == 1
 

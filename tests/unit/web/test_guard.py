@@ -16,7 +16,7 @@ from torana.web.guard import Resolver
 from torana.web.interfaces import Interfaces, InterfacesUnreadable
 
 
-def _says(*answer: str) -> Resolver:
+def _answering(*answer: str) -> Resolver:
     async def resolve(name: str, port: int) -> Sequence[str]:
         return answer
 
@@ -24,7 +24,7 @@ def _says(*answer: str) -> Resolver:
 
 
 def _guard(*answer: str, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> Guard:
-    return Guard(allow=allow, deny=deny, resolver=_says(*answer))
+    return Guard(allow=allow, deny=deny, resolver=_answering(*answer))
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,12 @@ def _here(*addresses: str, networks: Sequence[str] = ()) -> Callable[[], Interfa
 @pytest.mark.parametrize("own", ["198.41.0.4", "2a00:1450::1", "64:ff9b::c629:4"])
 async def test_address_of_this_machine_is_refused(own: str) -> None:
     here = _here("198.41.0.4", "2a00:1450::1")
-    for host, resolver in ((own, _says()), ("own.example", _says("1.1.1.1", own))):
+    for host, resolver in ((own, _answering()), ("own.example", _answering("1.1.1.1", own))):
         with pytest.raises(NotAllowed, match=r"is an address of this machine; .* web_allow"):
             await Guard(resolver=resolver, interfaces=here).resolve(host, 80)
-    assert await Guard(resolver=_says("1.1.1.1"), interfaces=here).resolve("other.example", 80) == ["1.1.1.1"]
+    assert await Guard(resolver=_answering("1.1.1.1"), interfaces=here).resolve("other.example", 80) == [
+        "1.1.1.1"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ async def test_address_in_a_connected_network_is_refused(
 
 async def test_allowed_host_may_be_this_machine() -> None:
     guarded = Guard(
-        allow=["198.41.0.4", "own.example"], resolver=_says("198.41.0.4"), interfaces=_here("198.41.0.4")
+        allow=["198.41.0.4", "own.example"], resolver=_answering("198.41.0.4"), interfaces=_here("198.41.0.4")
     )
     for host in ("198.41.0.4", "own.example"):
         assert await guarded.resolve(host, 80) == ["198.41.0.4"]
@@ -217,13 +219,13 @@ async def test_unreadable_interfaces_refuse_every_host_not_allowed() -> None:
     def broken() -> Interfaces:
         raise InterfacesUnreadable("no netlink")
 
-    guarded = Guard(allow=["wiki.corp"], resolver=_says("1.1.1.1"), interfaces=broken)
+    guarded = Guard(allow=["wiki.corp"], resolver=_answering("1.1.1.1"), interfaces=broken)
     with pytest.raises(NotAllowed, match=r"cannot be read \(no netlink\).* web_allow"):
         await guarded.resolve("www.example.org", 80)
     assert await guarded.resolve("wiki.corp", 80) == ["1.1.1.1"]
 
 
-def _written(number: int) -> list[str]:
+def _notations(number: int) -> list[str]:
     """Return the notations in which ``inet_aton`` accepts an IPv4 address."""
     a, b, c, d = number.to_bytes(4)
     return [
@@ -253,6 +255,6 @@ def _written(number: int) -> list[str]:
 )
 async def test_no_notation_hides_a_private_address(address: object, end: str) -> None:
     guarded = Guard()  # the system's own resolver, which accepts all notations
-    for host in _written(int(address)):  # pyright: ignore[reportArgumentType]
+    for host in _notations(int(address)):  # pyright: ignore[reportArgumentType]
         with pytest.raises(NotAllowed):
             await guarded.resolve(host + end, 80)

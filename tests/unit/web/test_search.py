@@ -10,7 +10,7 @@ from tests.standins.web import SITE, Internet
 
 from torana.tools import ToolError, promises
 from torana.tools.builtin.web import WebTools
-from torana.web import AnsweredBadly, WebFault
+from torana.web import BadResponse, WebFault
 from torana.web.readable import Reader
 from torana.web.search import Hit, Search, SearchName, lacking, open_search
 
@@ -56,7 +56,7 @@ async def test_search_returns_hits(web: Internet, name: SearchName) -> None:
 @pytest.mark.parametrize("body", ["", "<html>", "[]", "null", '{"results": 5, "web": 5}', "[" * 100_000])
 async def test_invalid_responses_are_refused(web: Internet, name: SearchName, body: str) -> None:
     web.page(_PATHS[name], body, type="application/json")
-    with pytest.raises(AnsweredBadly):
+    with pytest.raises(BadResponse):
         await _search(web, name).search("x", count=5)
 
 
@@ -68,7 +68,7 @@ async def test_key_is_not_shown_or_sent_to_another_host(web: Internet, name: Sea
         await search.search("x", count=5)
     assert _KEY not in str(raised.value)
     web.moved(_PATHS[name], "http://other.test/")
-    with pytest.raises(AnsweredBadly):
+    with pytest.raises(BadResponse):
         await search.search("x", count=5)
     assert {seen.headers["host"] for seen in web.seen} == {SITE}
 
@@ -77,7 +77,7 @@ async def test_redirect_of_a_service_without_key_is_refused(web: Internet) -> No
     search = open_search("searxng", url=_URL, api_key=None, client=web.client())
     assert search
     web.moved("/search", f"{_URL}/elsewhere")
-    with pytest.raises(AnsweredBadly, match="redirects are not followed"):
+    with pytest.raises(BadResponse, match="redirects are not followed"):
         await search.search("x", count=5)
     assert len(web.seen) == 1
 

@@ -35,7 +35,7 @@ class Authentication:
     the database fails. ``authenticate`` checks every other token. Without a gateway token, requests without a
     token have the principal ``local``. Only responses to invalid tokens are delayed, by at most a second; a
     valid token is never delayed by failures from the same address. During the delay the connection gives way to
-    new ones. A browser that visits ``/`` gets the page that ``closed_door`` makes from the headers of the 401.
+    new ones. A browser that visits ``/`` gets the page that ``unauthorized_page`` makes.
 
     All tokens of a user have at most ``at_once`` open requests together, event streams included, so that one
     user cannot take all connections. Tokens with the scopes ``admin`` or ``impersonate`` have no such limit.
@@ -47,14 +47,14 @@ class Authentication:
         *,
         token: str | None,
         authenticate: Authenticate,
-        closed_door: Callable[[Mapping[str, str]], ASGIApp],
+        unauthorized_page: Callable[[Mapping[str, str]], ASGIApp],
         at_once: int = 128,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._app = app
         self._token = token.encode() if token is not None else None
         self._authenticate = authenticate
-        self._closed_door = closed_door
+        self._closed_door = unauthorized_page
         self._sleep = sleep
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._at_once = at_once

@@ -105,7 +105,7 @@ async def list_tools(request: Request, user: _Whose = "", token: _Whose = "", sk
     root = await services.people.tokens.root(token) if token else None
     seen = await services.tools.overview(user=user or None, token=root, skill=skill or None)
     items = [ToolBody.from_offer(offer) for offer in seen.offers]
-    return ToolsBody(items=items, next=None, unknown=list(seen.strangers))
+    return ToolsBody(items=items, next=None, unknown=list(seen.unknown_tools))
 
 
 def _choice(decision: DecisionRequest) -> Choice:

@@ -22,7 +22,7 @@ from torana.api.routes.message import answer_message
 from torana.api.routes.router import new_router
 from torana.api.schemas.contract import AnswerBody, HealthBody, MessageBody, SkillBody
 
-_MESSAGE_PROBLEMS = {
+MESSAGE_PROBLEMS = {
     400: "The body is not a JSON object, a field is invalid, or the `Idempotency-Key` is invalid.",
     403: "The token lacks the scope `message`, or may not name this `userId`.",
     406: "`Accept` names neither `application/json` nor `text/event-stream`.",
@@ -90,7 +90,7 @@ async def skills(
     response_model=AnswerBody,
     response_description="The answer.",
     responses={200: message_answer(), 202: message_later()}
-    | problem_responses(_MESSAGE_PROBLEMS, reads_body=True),
+    | problem_responses(MESSAGE_PROBLEMS, reads_body=True),
     summary="Send a message, and wait for the answer or receive it as server-sent events",
     description="With `Accept: text/event-stream` the response is an event stream: `turn.accepted`, "
     "`message.delta`, `tool.started`, `approval.required`, `tool.finished`, and finally `turn.completed` "

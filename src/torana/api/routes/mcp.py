@@ -29,9 +29,9 @@ async def list_servers(request: Request) -> McpServersBody:
 @router.post(
     "/v1/mcp/{server}/approve",
     dependencies=[require_scopes("admin")],
-    response_description="The server. Its tools are offered as they are now.",
+    response_description="The server. The agent gets the approved tools.",
     responses=problem_responses(
-        {404: "There is no such MCP server.", 409: "`held` is not what waits for approval now."},
+        {404: "There is no such MCP server.", 409: "`held` does not match the tools that wait for approval."},
         reads_body=True,
     ),
     summary="Approve the new and changed tools of a server as they were reviewed",

@@ -1,4 +1,4 @@
-"""Handle ``POST /message``: wait for the answer, stream it, or return 202 with the turn."""
+"""Handle messages: wait for the answer, stream it, or return 202 with the turn."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from torana.api.files import BODY_LIMIT, name_files, parse_files
 from torana.api.negotiation import wants_events
 from torana.api.preferences import Preferences, read_key, read_preferences
 from torana.api.problems import error_from
@@ -27,11 +28,11 @@ from torana.turns.open_approvals import WaitingTurn
 _REPLAYED = {"Idempotency-Replayed": "true"}
 
 
-async def answer_message(request: Request, services: Services) -> Response:
+async def answer_message(request: Request, services: Services, *, with_files: bool = False) -> Response:
     """Accept a message and return its answer as requested. A known key returns the turn of the key."""
     as_events = wants_events(", ".join(request.headers.getlist("accept")))
     preferences = read_preferences(request.headers.getlist("prefer"))
-    inbound = await _inbound(request, services)
+    inbound = await (_inbound_with_files if with_files else _inbound)(request, services)
     turn = await _find_by_key(services, inbound)
     response_headers: Mapping[str, str] = _REPLAYED
     if turn is None:
@@ -54,6 +55,16 @@ async def _inbound(request: Request, services: Services) -> Inbound:
     document = await read_object(request, within=services.body_timeout)
     key = read_key(request.headers.getlist("idempotency-key"))
     return replace(parse_message(document, principal), key=key)
+
+
+async def _inbound_with_files(request: Request, services: Services) -> Inbound:
+    principal: Principal = request.state.principal
+    key = read_key(request.headers.getlist("idempotency-key"))
+    async with services.uploads.slot(principal.user or principal.name):
+        document = await read_object(request, within=services.body_timeout, limit=BODY_LIMIT)
+        found = parse_files(document, services.takes)
+    inbound = parse_message(document, principal)
+    return replace(inbound, content=name_files(inbound.content, found), files=found, key=key)
 
 
 async def _find_by_key(services: Services, inbound: Inbound) -> Turn | None:
@@ -94,7 +105,7 @@ async def _plain(
     Without a preference for a waiting time, the question of a turn that waits for an approval is an answer too.
     """
     if preferences.respond_async and preferences.wait is None:
-        return _accepted_response(turn, {**response_headers, **preferences.applied_header})
+        return _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
     seconds = services.wait if preferences.wait is None else min(preferences.wait, services.wait)
     if preferences.wait is None and turn.has_ended:
         # A yes or a no is answered by the turn that it continues.
@@ -103,7 +114,7 @@ async def _plain(
         ended = turn if turn.has_ended else await _wait_for_end(request, services, turn, seconds, preferences)
     except TimeoutError:
         if preferences.respond_async:
-            return _accepted_response(turn, {**response_headers, **preferences.applied_header})
+            return _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
         asking = services.turns.live.awaiting_approval(turn.session_id)
         why = f", because a call of {asking} waits for approval (GET v1/turns/{asking})" if asking else ""
         raise WaitExpired(
@@ -168,11 +179,12 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def _accepted_response(turn: Turn, response_headers: Mapping[str, str]) -> Response:
-    headers = {**response_headers, "Location": _place(turn), "Retry-After": "1"}
+def _accepted_response(request: Request, turn: Turn, response_headers: Mapping[str, str]) -> Response:
+    location = _place(turn).removeprefix("v1/" if request.scope["path"].startswith("/v1/") else "")
+    headers = {**response_headers, "Location": location, "Retry-After": "1"}
     return NoStoreResponse(TurnBody.from_turn(turn).model_dump(mode="json"), status_code=202, headers=headers)
 
 
 def _place(turn: Turn) -> str:
-    """Return the turn's path, relative to the path of the message."""
+    """Return the turn's path, relative to the address of the gateway."""
     return f"v1/turns/{turn.id}"

@@ -67,7 +67,7 @@ def _make_once(app: FastAPI, make: Callable[[FastAPI], bytes]) -> bytes:
     return pages[make]
 
 
-def closed_door() -> Callable[[Mapping[str, str]], Response]:
+def unauthorized_page() -> Callable[[Mapping[str, str]], Response]:
     """Return a function that makes the page for a browser without a token from the headers of the 401."""
     page = _templates().get_template("closed.html").render()
     return lambda headers: HTMLResponse(page, status_code=401, headers={**_HEADERS, **headers})

@@ -1,4 +1,4 @@
-"""Sessions and their messages."""
+"""Sessions, their messages, and the search over messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,35 @@ from fastapi import Query, Request, Response
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import INVALID_PAGE, After, Id, Limit, page_size
-from torana.api.request_body import read_optional_body
+from torana.api.request_body import one_of, read_body, read_optional_body
 from torana.api.routes.router import new_router
 from torana.api.routes.session_export import ExportStream, export_answer
-from torana.api.schemas.turns import DeletedBody, ForkBody, MessageItem, MessagesBody, SessionBody, SessionsBody
+from torana.api.schemas.search import SearchBody
+from torana.api.schemas.turns import (
+    DeletedBody,
+    ForkBody,
+    MessageItem,
+    MessagesBody,
+    SessionBody,
+    SessionChange,
+    SessionsBody,
+)
 from torana.messages import ExportFormat
+from torana.turns.session_changes import UNCHANGED, SessionValues
 
 _MISSING = "There is no such session."
+
+#: Maximum number of hits on a page of the search; each needs its text.
+_HITS = 50
+
+_Archived = Annotated[
+    str,
+    Query(
+        description="`true`: only archived sessions; `false`: only others. Without it, both.",
+        max_length=5,
+        json_schema_extra={"enum": ["", "true", "false"]},
+    ),
+]
 
 router = new_router()
 
@@ -24,13 +46,14 @@ router = new_router()
     "/v1/sessions",
     dependencies=[require_scopes("read")],
     response_description="A page of sessions, the most recently used first.",
-    responses=problem_responses({400: INVALID_PAGE}),
+    responses=problem_responses({400: "`archived`, `limit` or `after` is invalid."}),
     summary="List the sessions",
 )
 async def sessions(
     request: Request,
     channel_id: Annotated[str, Query(alias="channelId", max_length=256)] = "",
     user_id: Annotated[str, Query(alias="userId", max_length=256)] = "",
+    archived: _Archived = "",
     limit: Limit = "50",
     after: After = "",
 ) -> SessionsBody:
@@ -38,6 +61,7 @@ async def sessions(
         current_principal(request).view,
         channel=channel_id or None,
         user=user_id or None,
+        archived=one_of("archived", archived, ("true", "false")) == "true" if archived else None,
         limit=page_size(limit),
         after=after or None,
     )
@@ -55,6 +79,25 @@ async def sessions(
 async def session(request: Request, session_id: Id) -> SessionBody:
     found = await services_of(request).sessions.get(current_principal(request).view, session_id)
     return SessionBody.from_session(found)
+
+
+@router.patch(
+    "/v1/sessions/{session_id}",
+    dependencies=[require_scopes("message", unbound="read")],
+    response_description="The session.",
+    responses=problem_responses({404: _MISSING}, reads_body=True),
+    summary="Change the title of a session, and archive it or end that",
+    openapi_extra={"requestBody": json_body(SessionChange)},
+)
+async def change_session(request: Request, session_id: Id) -> SessionBody:
+    services = services_of(request)
+    change = await read_body(request, SessionChange, within=services.body_timeout)
+    values = SessionValues(
+        title=change.title if "title" in change.model_fields_set else UNCHANGED, archived=change.archived
+    )
+    view = current_principal(request).view
+    changed = await services.changes.change(view, session_id, values=values, act=oversight(request))
+    return SessionBody.from_session(changed)
 
 
 @router.get(
@@ -157,3 +200,30 @@ async def delete_session(request: Request, session_id: Id) -> DeletedBody:
     view = current_principal(request).view
     deleted = await services_of(request).changes.delete(view, session_id, act=oversight(request))
     return DeletedBody(id=session_id, turns=len(deleted.turns), idempotency_keys=deleted.keys)
+
+
+@router.get(
+    "/v1/search",
+    dependencies=[require_scopes("read")],
+    response_description="A page of messages, the newest first.",
+    responses=problem_responses({400: "`q` contains no word, or `limit` or `after` is invalid."}),
+    summary="Search the messages and replies of ended turns",
+    description="Finds the turns that contain all words of the query, in any order, and shows one message of "
+    "each. Chinese, Japanese and Thai are searched by pairs of characters. "
+    f"A page has at most {_HITS} items.",
+)
+async def search(
+    request: Request,
+    q: Annotated[str, Query(description="The words.", min_length=1, max_length=200)],
+    session_id: Annotated[str, Query(alias="sessionId", max_length=100)] = "",
+    limit: Limit = "20",
+    after: After = "",
+) -> SearchBody:
+    found = await services_of(request).search.find(
+        current_principal(request).view,
+        q,
+        session_id=session_id or None,
+        limit=min(page_size(limit), _HITS),
+        after=after or None,
+    )
+    return SearchBody.from_found(found)

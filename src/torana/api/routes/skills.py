@@ -29,7 +29,7 @@ from torana.skills.installation.versions import unknown_skill
 
 ARCHIVES = ("application/zip", "application/gzip", "application/octet-stream")
 
-#: How many times longer than a JSON body an archive may take to arrive.
+#: The time limit for an archive, in multiples of the limit for a JSON body.
 _PATIENCE = 4
 
 _BOUND = "The token lacks the scope `skills`, or is bound to a user."
@@ -101,7 +101,7 @@ async def install_skill(request: Request, path: _PathQuery = "", origin: _Origin
     if media_type(request.headers) in ARCHIVES:
         archive = await _archive(request, services)
         origin = origin if origin and "admin" in current_principal(request).scopes else UPLOAD
-        made = await changes.take_in(archive, origin=origin, path=path or None, act=act(request))
+        made = await changes.install_archive(archive, origin=origin, path=path or None, act=act(request))
     else:
         body = await read_body(request, SkillRequest, within=services.body_timeout)
         made = await changes.install(body.source, path=body.path or None, act=act(request))
@@ -130,7 +130,7 @@ async def update_skill(request: Request, slug: Id) -> SkillDetailBody:
     _check_unbound(request)
     if media_type(request.headers) in ARCHIVES:
         archive = await _archive(request, services)
-        await services.skills.changes.renew(slug, archive, act=act(request))
+        await services.skills.changes.update_from_archive(slug, archive, act=act(request))
     else:
         await services.skills.changes.update(slug, act=act(request))
     return await _details(services, slug)

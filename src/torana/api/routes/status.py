@@ -1,17 +1,34 @@
-"""The status and the metrics of the gateway. These endpoints require the scope ``admin``."""
+"""The status, metrics, settings and log of the gateway. These endpoints require the scope ``admin``."""
 
 from __future__ import annotations
 
-from fastapi import Request, Response
+import asyncio
+from functools import partial
+from typing import Annotated
+
+from fastapi import Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from torana.api.dependencies import require_scopes, services_of
 from torana.api.openapi import problem_responses
+from torana.api.parameters import Limit, page_size
+from torana.api.request_body import one_of
 from torana.api.responses import NO_STORE
 from torana.api.routes.metrics import MEDIA_TYPE
 from torana.api.routes.router import new_router
 from torana.api.schemas.connections import StatusBody
 from torana.api.schemas.mcp import McpServerBody
+from torana.api.schemas.operation import LogBody, LogLineBody, SettingBody, SettingsBody
+from torana.log_tail import LOG_LEVELS, read_tail
+
+_Level = Annotated[
+    str,
+    Query(
+        description="Only lines of this level or a higher one.",
+        max_length=20,
+        json_schema_extra={"enum": list(LOG_LEVELS)},
+    ),
+]
 
 router = new_router()
 
@@ -49,3 +66,35 @@ async def status(request: Request) -> StatusBody:
 )
 async def metrics(request: Request) -> Response:
     return Response(await services_of(request).metrics.text(), media_type=MEDIA_TYPE, headers=NO_STORE)
+
+
+@router.get(
+    "/v1/settings",
+    dependencies=[require_scopes("admin")],
+    response_description="The settings.",
+    responses=problem_responses(),
+    summary="List the settings with their values, defaults and origins",
+    description="The settings with which the gateway was started, as `torana config show` prints them.",
+)
+async def settings(request: Request) -> SettingsBody:
+    items = [SettingBody.model_validate(one) for one in services_of(request).settings]
+    return SettingsBody(items=items, next=None)
+
+
+@router.get(
+    "/v1/logs",
+    dependencies=[require_scopes("admin")],
+    response_description="The newest lines of the log file. Without a log file there are none.",
+    responses=problem_responses({400: "`level` or `limit` is invalid."}),
+    summary="Read the end of the log",
+)
+async def logs(
+    request: Request,
+    level: _Level = "info",
+    event: Annotated[str, Query(description="Only lines of this event.", max_length=200)] = "",
+    limit: Limit = "50",
+) -> LogBody:
+    least = one_of("level", level, LOG_LEVELS)
+    read = partial(read_tail, level=least, event=event or None, limit=page_size(limit))
+    tail = await asyncio.to_thread(read)
+    return LogBody(items=[LogLineBody.model_validate(line) for line in tail.lines], complete=tail.complete)

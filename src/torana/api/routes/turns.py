@@ -8,14 +8,63 @@ from fastapi import Header, Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import events_answer, problem_responses
-from torana.api.parameters import Id
+from torana.api.parameters import INVALID_PAGE, After, Id, Limit, Since, Until, page_size, time_of
+from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
-from torana.api.schemas.turns import TurnBody
+from torana.api.schemas.turns import StepBody, StepsBody, TurnBody, TurnItem, TurnsBody
 from torana.api.sse import EventStream
+from torana.messages import ID_LIMIT, TURN_STATES
+from torana.paging import NUMBER_KEY, cut, read_cursor
+from torana.store.rows.reports.turn_lists import TurnFilter
 
 _PROBLEMS = {404: "There is no such turn.", 410: "The turn was erased, with its session or its user."}
 
+_State = Annotated[
+    str,
+    Query(
+        description="Only turns in this state.",
+        max_length=20,
+        json_schema_extra={"enum": ["", *TURN_STATES]},
+    ),
+]
+
 router = new_router()
+
+
+@router.get(
+    "/v1/turns",
+    dependencies=[require_scopes("read")],
+    response_description="A page of turns, the newest first.",
+    responses=problem_responses({400: "`state`, `since`, `until`, `limit` or `after` is invalid."}),
+    summary="List the turns",
+)
+async def turns(
+    request: Request,
+    state: _State = "",
+    session_id: Annotated[str, Query(alias="sessionId", max_length=100)] = "",
+    channel_id: Annotated[str, Query(alias="channelId", max_length=ID_LIMIT)] = "",
+    user_id: Annotated[str, Query(alias="userId", max_length=ID_LIMIT)] = "",
+    account: Annotated[
+        str, Query(description="Only messages that this account of a connector received.", max_length=ID_LIMIT)
+    ] = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = "50",
+    after: After = "",
+) -> TurnsBody:
+    which = TurnFilter(
+        state=one_of("state", state, TURN_STATES) if state else None,
+        session_id=session_id or None,
+        channel=channel_id or None,
+        user=user_id or None,
+        account=account or None,
+        since=time_of("since", since),
+        until=time_of("until", until),
+    )
+    page = await services_of(request).turns.reader.list_turns(
+        current_principal(request).view, which, limit=page_size(limit), after=after or None
+    )
+    return TurnsBody(items=[TurnItem.from_turn(turn) for turn in page.items], next=page.next)
 
 
 @router.get(
@@ -31,6 +80,23 @@ async def turn(request: Request, turn_id: Id) -> TurnBody:
     found = await services.turns.reader.get(view, turn_id)
     approvals = await services.turns.approvals.open_of(view, turn_id) if found.state == "waiting" else ()
     return TurnBody.from_turn(found, approvals)
+
+
+@router.get(
+    "/v1/turns/{turn_id}/steps",
+    dependencies=[require_scopes("message", "read")],
+    response_description="A page of steps, by their start.",
+    responses=problem_responses(_PROBLEMS | {400: INVALID_PAGE}),
+    summary="List the steps of a turn with their times",
+    description="The waits, model requests and tool calls of each attempt, the approvals and the deliveries. "
+    "A crash can lose the times of steps in progress.",
+)
+async def turn_steps(request: Request, turn_id: Id, limit: Limit = "50", after: After = "") -> StepsBody:
+    place = read_cursor(after or None, NUMBER_KEY) or 0
+    steps = await services_of(request).turns.reader.steps(current_principal(request).view, turn_id)
+    behind = list(enumerate(steps))[place:]
+    page = cut(behind, page_size(limit), lambda item: item[0] + 1, NUMBER_KEY)
+    return StepsBody(items=[StepBody.from_step(step) for _, step in page.items], next=page.next)
 
 
 @router.get(

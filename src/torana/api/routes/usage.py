@@ -8,12 +8,15 @@ from fastapi import Query, Request
 
 from torana.api.dependencies import require_scopes, services_of
 from torana.api.openapi import problem_responses
+from torana.api.parameters import Limit, page_size
+from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
-from torana.api.schemas.usage import SpendingBody, UserSpendingBody
+from torana.api.schemas.usage import BreakdownBody, GatewaySpendingBody, UserSpendingBody
 from torana.api.user_ids import UserInPath
 from torana.errors import InvalidField
 from torana.limits.usage_reports import Subject
 from torana.messages import USAGE_DAYS_LIMIT
+from torana.store.rows.reports.spending import DIMENSIONS
 
 _Days = Annotated[
     str,
@@ -22,6 +25,14 @@ _Days = Annotated[
         "a number outside counts as the nearest.",
         max_length=20,
         json_schema_extra={"pattern": "^[0-9]+$"},
+    ),
+]
+_By = Annotated[
+    str,
+    Query(
+        description="Also break the usage of these days down by this dimension, into at most `limit` groups.",
+        max_length=20,
+        json_schema_extra={"enum": ["", *DIMENSIONS]},
     ),
 ]
 _INVALID = "`days` is invalid."
@@ -33,11 +44,17 @@ router = new_router()
     "/v1/usage",
     dependencies=[require_scopes("admin")],
     response_description="The usage of all users together.",
-    responses=problem_responses({400: _INVALID}),
-    summary="Get the usage of all users together by day, and the state of the global limits",
+    responses=problem_responses({400: "`days`, `by` or `limit` is invalid."}),
+    summary="Get the usage of all users together, and the state of the global limits",
 )
-async def usage(request: Request, days: _Days = "30") -> SpendingBody:
-    return SpendingBody.from_report(await services_of(request).spending.report(Subject(), days=_days(days)))
+async def usage(request: Request, days: _Days = "30", by: _By = "", limit: Limit = "50") -> GatewaySpendingBody:
+    spending, period, largest = services_of(request).spending, _days(days), page_size(limit)
+    found = None
+    if by:
+        dimension = one_of("by", by, DIMENSIONS)
+        parts = await spending.break_down(dimension, days=period, limit=largest)
+        found = BreakdownBody.from_breakdown(dimension, parts)
+    return GatewaySpendingBody.from_report(await spending.report(Subject(), days=period), breakdown=found)
 
 
 @router.get(

@@ -56,7 +56,7 @@ class ApprovalBody(Wire):
 class AskedApprovalBody(ApprovalBody):
     """An open approval in the answer to a message."""
 
-    @computed_field(description="The path that decides it, relative to the path of the message.")
+    @computed_field(description="The path that decides it, relative to the address of the gateway.")
     @property
     def url(self) -> str:
         return f"v1/approvals/{self.id}"

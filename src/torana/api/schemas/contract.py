@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from torana.api.schemas.approvals import AskedApprovalBody
-from torana.api.schemas.base import TEXT, Id, RequestBody, Time, Wire
+from torana.api.schemas.base import CLEAN, TEXT, Id, RequestBody, Time, Wire
 from torana.messages import CONTENT_LIMIT, OnBusy, Turn
 from torana.skills import MissingRequirement, Skill
 from torana.turns.open_approvals import WaitingTurn
@@ -44,12 +44,48 @@ class MessageBody(RequestBody):
     ] = "queue"
 
 
+class InputPartsBody(Wire):
+    """An estimate of the parts of `inputTokens`. All are 0 for the model `builtin`."""
+
+    instructions: Annotated[int, Field(description="The instructions, with memories, skills and the summary.")]
+    tools: Annotated[int, Field(description="The definitions of tools.")]
+    history: Annotated[int, Field(description="The messages: earlier ones, this one, and results of tools.")]
+
+
+class FileBody(RequestBody):
+    """A file of a message. Its type is detected from its content."""
+
+    name: Annotated[str, Field(description="The name, of which 64 characters are used.", pattern=CLEAN)]
+    data: Annotated[
+        str,
+        Field(
+            description="The content in base64, at most 3,750,000 bytes.",
+            pattern="^[A-Za-z0-9+/]*={0,2}$",
+            json_schema_extra={"contentEncoding": "base64"},
+        ),
+    ]
+
+
+class MessageWithFilesBody(MessageBody):
+    """A message to the agent, with files. Unknown fields are ignored."""
+
+    files: Annotated[
+        list[FileBody] | None,
+        Field(
+            description="Files for the model, of the kinds that `model_files` names and the model accepts. "
+            "A line for each of them is added to the message.",
+            max_length=5,
+        ),
+    ] = None
+
+
 class UsageBody(Wire):
     """The usage of a turn. The cost is 0 if the price of the model is unknown."""
 
     input_tokens: int
     output_tokens: int
     cost_usd: float
+    estimated_input: InputPartsBody
 
 
 class AnswerBody(Wire):

@@ -12,7 +12,7 @@ from torana.schedules.service import TEXT_LIMIT
 from torana.schedules.words import WORDS_LIMIT
 from torana.store.rows.schedules import Schedule, ScheduleKind
 
-#: The bounds of these are for the document: ``Schedules`` checks them, and answers with ``schedule_invalid``.
+#: The bounds of these fields are for the OpenAPI document; ``Schedules`` checks them.
 _Text = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": TEXT_LIMIT, "pattern": TEXT})]
 _Words = Annotated[str, Field(json_schema_extra={"maxLength": WORDS_LIMIT, "pattern": TEXT})]
 _Zone = Annotated[str, Field(json_schema_extra={"maxLength": 60, "pattern": CLEAN})]

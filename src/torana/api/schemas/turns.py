@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, StrictBool, field_validator, model_validator
 
 from torana.api.schemas.approvals import ApprovalBody
-from torana.api.schemas.base import CLEAN, Id, Page, RequestBody, Time, Wire
+from torana.api.schemas.base import CLEAN, Id, NotBlank, Page, RequestBody, Time, Wire
 from torana.api.schemas.contract import UsageBody
-from torana.messages import Turn, TurnState
+from torana.errors import InvalidField
+from torana.messages import MICRO, Turn, TurnState
 from torana.sessions.listing import Session, SessionMessage
+from torana.sessions.titles import OWN_LIMIT, own_title
 from torana.store.rows.approvals import Approval
+from torana.store.rows.reports.timings import StepTime
+from torana.turns.reader import EXCERPT
 
 
 class FailureBody(Wire):
@@ -66,6 +70,116 @@ class TurnBody(Wire):
         )
 
 
+class TurnItem(Wire):
+    """A turn in a list."""
+
+    id: str
+    owner: Annotated[str, Field(description="`gateway`, or `user:` and the user whose token sent it.")]
+    channel_id: str
+    user_id: str | None
+    session_id: str
+    account: Annotated[
+        str | None, Field(description="The connector's account; null for a message over HTTP or of a schedule.")
+    ]
+    schedule_id: Annotated[str | None, Field(description="The schedule that created the turn.")]
+    status: TurnState
+    attempt: Annotated[int, Field(description="The number of the attempt; 0 until the first one begins.")]
+    excerpt: Annotated[str, Field(description=f"The first {EXCERPT} characters of the message.")]
+    model: str | None
+    usage: UsageBody
+    error: FailureBody | None
+    merged_into: str | None
+    created_at: Time
+    ended_at: Time | None
+
+    @classmethod
+    def from_turn(cls, turn: Turn) -> Self:
+        """Return the item of a turn."""
+        return cls.model_validate(
+            {
+                "id": turn.id,
+                "owner": turn.owner,
+                "channel_id": turn.channel,
+                "user_id": turn.user,
+                "session_id": turn.session_id,
+                "account": turn.account,
+                "schedule_id": turn.schedule_id,
+                "status": turn.state,
+                "attempt": turn.attempt,
+                "excerpt": turn.content,
+                "model": turn.model,
+                "usage": turn.usage,
+                "error": turn.failure,
+                "merged_into": turn.merged_into,
+                "created_at": turn.created_at,
+                "ended_at": turn.ended_at,
+            }
+        )
+
+
+class StepBody(Wire):
+    """A step of a turn with its time. Fields that do not apply to its kind are null."""
+
+    kind: Annotated[
+        Literal["queue", "model", "tool", "approval", "delivery"],
+        Field(description="`queue` is the wait for the start of an attempt."),
+    ]
+    state: Annotated[
+        str,
+        Field(
+            description="`running`, `completed`, `failed` or `interrupted`; "
+            "of an approval or a delivery, its own state."
+        ),
+    ]
+    attempt: Annotated[int | None, Field(description="The attempt of the turn, from 1.")]
+    step: Annotated[int | None, Field(description="The number of the model request in the turn, from 0.")]
+    name: Annotated[str | None, Field(description="The model, or the tool of a call or an approval.")]
+    call_id: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    approval_id: str | None
+    delivery_id: str | None
+    account: Annotated[str | None, Field(description="The connector's account of a delivery.")]
+    decided_by: str | None
+    reason: Annotated[str | None, Field(description="The reason of a denial, or the error of a delivery.")]
+    tries: Annotated[int | None, Field(description="The number of attempts of a delivery.")]
+    started_at: Time
+    ended_at: Annotated[Time | None, Field(description="Null for a step in progress.")]
+
+    @classmethod
+    def from_step(cls, step: StepTime) -> Self:
+        """Return the body of a step."""
+        is_approval, is_delivery = step.kind == "approval", step.kind == "delivery"
+        return cls(
+            kind=step.kind,
+            state=step.state,
+            attempt=step.attempt,
+            step=step.step,
+            name=step.name,
+            call_id=step.call_id,
+            input_tokens=step.input_tokens,
+            output_tokens=step.output_tokens,
+            cost_usd=None if step.microusd is None else step.microusd / MICRO,
+            approval_id=step.reference if is_approval else None,
+            delivery_id=step.reference if is_delivery else None,
+            account=step.by if is_delivery else None,
+            decided_by=step.by if is_approval else None,
+            reason=step.reason,
+            tries=step.tries,
+            started_at=step.started_at,
+            ended_at=step.ended_at,
+        )
+
+
+class StepsBody(Page[StepBody]):
+    """A page of a turn's steps."""
+
+
+class TurnsBody(Page[TurnItem]):
+    """A page of turns."""
+
+
 class SessionBody(Wire):
     """A session: a conversation in a channel."""
 
@@ -74,7 +188,11 @@ class SessionBody(Wire):
         str, Field(description="`gateway`, or `user:` and the user whose token started the session.")
     ]
     channel_id: str
-    title: Annotated[str | None, Field(description="The beginning of the first message, if it is known.")]
+    title: Annotated[
+        str | None,
+        Field(description="The title that was set, or the beginning of the first message, if it is known."),
+    ]
+    archived: bool
     turns: Annotated[int, Field(description="The number of accepted messages.")]
     created_at: Time
     updated_at: Time
@@ -87,10 +205,38 @@ class SessionBody(Wire):
             owner=session.owner,
             channel_id=session.channel,
             title=session.title,
+            archived=session.archived_at is not None,
             turns=session.turns,
             created_at=session.created_at,
             updated_at=session.updated_at,
         )
+
+
+class SessionChange(RequestBody):
+    """A change of a session: at least one of the fields. Unknown fields are ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["title"]}, {"required": ["archived"]}]}
+    )
+
+    title: Annotated[
+        Annotated[NotBlank, Field(max_length=OWN_LIMIT)] | None,
+        Field(description="The new title; null removes it, and the next message gives the session a title."),
+    ] = None
+    archived: Annotated[
+        StrictBool | None, Field(description="Whether the session is archived. Its next message ends that.")
+    ] = None
+
+    @field_validator("title")
+    @classmethod
+    def _clean(cls, title: str | None) -> str | None:
+        return None if title is None else own_title(title) or None
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        if not self.model_fields_set & {"title", "archived"}:
+            raise InvalidField("The change is empty; send `title`, `archived` or both.")
+        return self
 
 
 class ForkBody(RequestBody):

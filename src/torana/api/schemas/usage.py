@@ -8,16 +8,28 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from torana.api.schemas.base import Time, Wire
-from torana.limits.usage_reports import UsageReport
+from torana.api.schemas.contract import InputPartsBody
+from torana.limits.usage_reports import Breakdown, UsageReport
+from torana.messages import MICRO
+from torana.store.rows.reports.spending import Dimension, SpentAmount
 
 
-class SpentBody(Wire):
-    """The usage in a period."""
+class AmountBody(Wire):
+    """Messages, tokens and dollars."""
 
     messages: int
     input_tokens: int
     output_tokens: int
     cost_usd: float
+
+
+class SpentBody(AmountBody):
+    """The usage in a period."""
+
+    estimated_input: InputPartsBody
+    summary_tokens: Annotated[
+        int, Field(description="The input and output tokens of summaries, which the other numbers contain.")
+    ]
 
 
 class SpentDay(SpentBody):
@@ -56,6 +68,61 @@ class SpendingBody(Wire):
                 **fields,
             }
         )
+
+
+class MicroSpentBody(AmountBody):
+    """An exact amount of usage."""
+
+    cost_micro_usd: Annotated[int, Field(description="The cost in millionths of a dollar.")]
+
+    @classmethod
+    def from_spent(cls, spent: SpentAmount, /, **fields: Any) -> Self:
+        """Return the body of an amount, with the fields that only this class has."""
+        return cls(
+            messages=spent.messages,
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            cost_usd=spent.microusd / MICRO,
+            cost_micro_usd=spent.microusd,
+            **fields,
+        )
+
+
+class SpentGroup(MicroSpentBody):
+    """The usage of one value of `by`."""
+
+    value: Annotated[
+        str | None,
+        Field(
+            description="The day, model, user, token, channel or schedule. Null for usage without one, such as "
+            "messages by model, and usage from before these were stored."
+        ),
+    ]
+
+
+class BreakdownBody(Wire):
+    """The usage by a dimension. The groups and `other` add up to `total`, which is what the ledger says."""
+
+    by: Dimension
+    groups: Annotated[list[SpentGroup], Field(description="The largest cost first; days in order.")]
+    other: Annotated[MicroSpentBody, Field(description="The usage of the values that are not listed.")]
+    total: MicroSpentBody
+
+    @classmethod
+    def from_breakdown(cls, by: Dimension, found: Breakdown) -> Self:
+        """Return the body of a breakdown."""
+        return cls(
+            by=by,
+            groups=[SpentGroup.from_spent(spent, value=value or None) for value, spent in found.groups],
+            other=MicroSpentBody.from_spent(found.other),
+            total=MicroSpentBody.from_spent(found.total),
+        )
+
+
+class GatewaySpendingBody(SpendingBody):
+    """The usage of the whole gateway."""
+
+    breakdown: Annotated[BreakdownBody | None, Field(description="The usage of these days; null without `by`.")]
 
 
 class UserSpendingBody(SpendingBody):

@@ -13,6 +13,7 @@ import httpx2
 import platformdirs
 import typer
 
+from torana.cli.chat.attachments import AttachedFile
 from torana.cli.chat.conversation import Conversation
 from torana.cli.chat.gateways import local_gateway, remote_gateway
 from torana.cli.chat.output import MarkdownOutput, PlainOutput
@@ -32,9 +33,16 @@ class ChatCommand:
     """A chat with the options of the command."""
 
     def __init__(
-        self, *, message: Sequence[str], channel: str | None, user: str | None, keeps_history: bool
+        self,
+        *,
+        message: Sequence[str],
+        files: Sequence[AttachedFile],
+        channel: str | None,
+        user: str | None,
+        keeps_history: bool,
     ) -> None:
         self._message = list(message)
+        self._files = files
         self._channel = channel
         self._user = user
         self._keeps_history = keeps_history
@@ -61,7 +69,7 @@ class ChatCommand:
             conversation = Conversation(
                 client=client,
                 output=output,
-                ask=ask_yes_or_no if sys.stdin.isatty() else _ask_nobody,
+                ask=ask_yes_or_no if sys.stdin.isatty() else _ask_without_terminal,
                 channel=self._channel or f"terminal:{self._user or _login()}",
                 user=self._user,
             )
@@ -82,9 +90,9 @@ class ChatCommand:
             text = sys.stdin.buffer.read().decode(errors="replace").strip()
             if not text:
                 raise typer.BadParameter("standard input contains no message")
-            return runner.run(conversation.say(text))
+            return runner.run(conversation.say(text, self._files))
         if self._message:
-            return runner.run(conversation.say(" ".join(self._message)))
+            return runner.run(conversation.say(" ".join(self._message), self._files))
         lines = (line.decode(errors="replace") for line in sys.stdin.buffer)
         # The lines are read outside of the loop, so that Ctrl-C interrupts the wait for the next one.
         outcomes = [_take(runner, conversation, line) for line in _until_quit(lines)]
@@ -111,7 +119,7 @@ def _until_quit(lines: Iterable[str]) -> Iterable[str]:
     return takewhile(lambda line: line not in ("/quit", "/exit"), stripped)
 
 
-async def _ask_nobody(_: str) -> None:
+async def _ask_without_terminal(_: str) -> None:
     """Answer no question: there is no terminal."""
 
 

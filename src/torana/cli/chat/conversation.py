@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from http import HTTPStatus
@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from torana.cli.chat.attachments import AttachedFile
 from torana.cli.chat.output import Output
 from torana.cli.remote import other_token
 from torana.cli.terminal import on_one_line
@@ -64,15 +65,18 @@ class Conversation:
         """Continue in a new channel."""
         self._channel = f"{self._first_channel}:{secrets.token_hex(4)}"
 
-    async def say(self, content: str) -> bool:
+    async def say(self, content: str, files: Sequence[AttachedFile] = ()) -> bool:
         """Send a message, print the answer as it arrives, and return whether it is complete."""
         # Input in an encoding other than UTF-8 contains surrogates, which JSON cannot encode.
         content = content.encode(errors="replace").decode()
-        body = {"content": content, "channelId": self._channel, "userId": self._user}
+        body: dict[str, Any] = {"content": content, "channelId": self._channel, "userId": self._user}
+        path = "message"
+        if files:
+            path, body["files"] = "v1/messages", [file.document for file in files]
         self._turn = ""
         try:
             async with self._client.stream(
-                "POST", "message", json=body, headers={"Accept": "text/event-stream"}
+                "POST", path, json=body, headers={"Accept": "text/event-stream"}
             ) as response:
                 if response.status_code != HTTPStatus.OK:
                     await response.aread()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import termios
 import time
@@ -19,17 +20,21 @@ from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 
+from torana.cli.chat.attachments import AttachedFile, read_file
 from torana.cli.chat.conversation import Conversation
 from torana.cli.chat.output import MarkdownOutput
+from torana.errors import OperatorError
 
 HELP = (
     "/new starts a new conversation, /stop cancels what runs in it, /status shows it, /approve asks about "
-    "waiting tool calls, /model shows the model, /quit or Ctrl-D ends the chat.\n"
+    "waiting tool calls, /attach FILE adds a file to the next message, /model shows the model, /quit or Ctrl-D "
+    "ends the chat.\n"
     "Enter sends. Alt-Enter, or a \\ at the end of a line, starts a new line. Ctrl-C cancels a running answer "
     "and clears the line; twice, it ends the chat."
 )
 
 _CONTINUED = "\\"
+_ATTACH = "/attach"
 #: Seconds between two looks for late answers and reminders.
 _LOOK = 2.0
 #: Seconds within which a second Ctrl-C at an empty prompt ends the chat.
@@ -66,6 +71,8 @@ class ChatPrompt:
             key_bindings=_key_bindings(self._interrupt),
         )
         self._interrupted_at = float("-inf")
+        #: The files of the next message.
+        self._files: list[AttachedFile] = []
 
     async def run(self) -> None:
         """Chat until the user ends it."""
@@ -122,8 +129,22 @@ class ChatPrompt:
             case "/approve":
                 if not await self._conversation.decide_open():
                     self._output.note("No tool call waits for approval.")
+            case _ if line.split()[0] == _ATTACH:
+                self._attach(line.removeprefix(_ATTACH))
             case _:
-                await self._interruptible(self._conversation.say(line))
+                files, self._files = self._files, []
+                await self._interruptible(self._conversation.say(line, files))
+
+    def _attach(self, paths: str) -> None:
+        """Add files to the next message; without a path, remove them."""
+        try:
+            found = [read_file(path) for path in shlex.split(paths)]
+        except (ValueError, OperatorError) as error:
+            self._output.complain(str(error))
+            return
+        self._files = [*self._files, *found] if found else []
+        names = ", ".join(map(str, self._files))
+        self._output.note(f"With the next message: {names}." if names else "No file is attached.")
 
     async def _interruptible(self, work: Coroutine[Any, Any, bool]) -> None:
         """Run the work. Ctrl-C cancels the turn that it follows; a second Ctrl-C stops waiting for that."""

@@ -23,6 +23,10 @@ def chat(
         list[str] | None,
         typer.Argument(help="Send this message, print the answer, and exit; - reads it from standard input."),
     ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option("--file", "-f", help="Attach this file to the message; repeat for several."),
+    ] = None,
     channel: Annotated[
         str | None, typer.Option(help="The channel to continue. Default: the user's own channel.")
     ] = None,
@@ -37,7 +41,7 @@ def chat(
         str | None,
         typer.Option(
             help="With --url: the environment variable that contains the token. Default: TORANA_CHAT_TOKEN; if "
-            "it is not set, a token that is needed is asked for."
+            "it is not set, the command asks for a required token."
         ),
     ] = None,
     history: Annotated[bool, typer.Option(help="Keep the messages that you type for the next chat.")] = True,
@@ -48,11 +52,20 @@ def chat(
 
     The exit code is 0 if all messages were answered, 1 if one was not, and 2 for a wrong option.
     """
+    from torana.cli.chat.attachments import read_file
     from torana.cli.chat.command import ChatCommand
 
     if url is not None and (config is not None or data_dir is not None):
-        raise typer.BadParameter("--url does not go together with --config and --data-dir")
-    talk = ChatCommand(message=message or [], channel=channel, user=user, keeps_history=history)
+        raise typer.BadParameter("--url cannot be combined with --config and --data-dir")
+    if file and not message:
+        raise typer.BadParameter("--file needs a message: torana chat --file cat.png what is this?")
+    talk = ChatCommand(
+        message=message or [],
+        files=[read_file(path) for path in file or ()],
+        channel=channel,
+        user=user,
+        keeps_history=history,
+    )
     answered = (
         talk.run_locally(config=config, data_dir=data_dir)
         if url is None

@@ -15,9 +15,6 @@ from torana.errors import ConfigInvalid
 if TYPE_CHECKING:
     from torana.config import Loaded
 
-#: The text in place of a secret that is set.
-HIDDEN = "********"
-
 app = new_app("Show and check the settings.")
 
 
@@ -51,12 +48,9 @@ def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
 
 
 def _entries(loaded: Loaded) -> dict[str, dict[str, Any]]:
-    from torana.config import SECRETS, TABLES
+    from torana.config.shown import shown_settings
 
-    values = loaded.settings.model_dump(mode="json")
-    values |= {name: HIDDEN for name in SECRETS if values[name] is not None}
-    values |= {name: dict.fromkeys(values[name], HIDDEN) for name in TABLES}
-    return {name: {"value": values[name], "origin": origin} for name, origin in loaded.origins.items()}
+    return {one.name: {"value": one.value, "origin": one.origin} for one in shown_settings(loaded)}
 
 
 def _print_table(loaded: Loaded) -> None:

@@ -65,7 +65,7 @@ def approve(
         for note in tool["notes"]:
             typer.echo(on_one_line(f"note: {note}"), err=as_json)
         for text in tool["withheld"]:
-            typer.echo(f"the server's text: {_laid_open(text)}", err=as_json)
+            typer.echo(f"the server's text: {_escaped_line(text)}", err=as_json)
         typer.echo(err=as_json)
     if not yes:
         typer.confirm("Offer these tools to the agent?", abort=True, err=as_json)
@@ -77,7 +77,7 @@ def approve(
         typer.echo(f"{server} offers {after['tools']} tools.")
 
 
-def _laid_open(text: str) -> str:
+def _escaped_line(text: str) -> str:
     """Return the text on one line with its invisible characters escaped: they may be meant for a model only."""
     return escape_unprintable(text)
 

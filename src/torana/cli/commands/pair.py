@@ -57,7 +57,7 @@ def list_(
         return
     print_rows(("sender", "name", "account", "state", "user", "asked"), map(_row, found))
     if waiting := [sender.sender for sender in found if sender.state == "pending"]:
-        typer.echo("\nThese commands let the waiting senders in:")
+        typer.echo("\nThese commands approve the waiting senders:")
         for sender in waiting:
             typer.echo(on_one_line(f"  torana pair approve {quote(sender)}"))
 

@@ -43,7 +43,7 @@ def serve(
 ) -> None:
     """Run the gateway until Ctrl-C or SIGTERM."""
     from torana import http11
-    from torana.cli.collector import paused_collector, spare_what_stays
+    from torana.cli.collector import freeze_objects, paused_collector
     from torana.cli.gateway import Gateway, listen
     from torana.store.engine.lock import DataDirLock
 
@@ -58,8 +58,8 @@ def serve(
             listener = listen(settings.host, settings.port)
             gateway = Gateway(
                 loaded=loaded,
-                on_built=spare_what_stays,
-                on_ready=lambda: _tell(loaded),
+                on_built=freeze_objects,
+                on_ready=lambda: _print_start(loaded),
                 on_closed=_leave_behind,
             )
             gateway.run(listener)
@@ -88,7 +88,7 @@ def _log_to(file: Path, settings: Settings) -> None:
         ) from error
 
 
-def _tell(loaded: Loaded) -> None:
+def _print_start(loaded: Loaded) -> None:
     settings = loaded.settings
     address = _address(settings)
     token = " -H 'Authorization: Bearer '$TORANA_GATEWAY_TOKEN" if settings.gateway_token else ""

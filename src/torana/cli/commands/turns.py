@@ -35,10 +35,10 @@ def list_(
     as_json: JsonFlag = False,
 ) -> None:
     """List the newest turns, with the errors of failed ones."""
-    from torana.store.rows import turns as rows
+    from torana.store.rows.reports.turn_lists import TurnFilter, newest
 
     settings = settings_from(config=config, data_dir=data_dir).settings
-    work = partial(rows.newest, owner=EVERYONE, state=state, limit=limit)
+    work = partial(newest, owner=EVERYONE, which=TurnFilter(state=state), limit=limit)
     found = read_store(settings, work)
     if as_json:
         typer.echo(json.dumps({"items": [_record(turn) for turn in found]}, indent=2))

@@ -39,7 +39,10 @@ def usage(
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show messages, tokens and money per day, and the state of the limits."""
+    """Show messages, tokens and money per day, and the state of the limits.
+
+    The parts of the input tokens are estimates. Tokens of summaries are included in the other numbers.
+    """
     from rich.console import Console
 
     from torana.api.schemas.usage import SpendingBody
@@ -58,6 +61,8 @@ def usage(
         return
     console = Console(markup=False, highlight=False)
     console.print(on_one_line(subject.account), _plot(found), sep="\n")
+    if any(_parts(found.month)):
+        console.print("", _parts_table(found.month), sep="\n")
     if found.limits:
         console.print("", _limits(found.limits), sep="\n")
 
@@ -98,6 +103,22 @@ def _heights(spent: Spent) -> dict[str, float]:
 def _numbers(spent: Spent) -> list[str]:
     counts = (spent.messages, spent.input_tokens, spent.output_tokens)
     return [*(f"{count:,}" for count in counts), f"{spent.cost_usd:,.4f}"]
+
+
+def _parts(spent: Spent) -> tuple[int, ...]:
+    """Return the estimated parts of the input tokens, and the tokens of summaries."""
+    parts = spent.estimated_input
+    return parts.instructions, parts.tools, parts.history, spent.summary_tokens
+
+
+def _parts_table(month: Spent) -> Table:
+    from rich.table import Column, Table
+
+    names = ("instructions", "tools", "history", "summaries")
+    columns = [Column(name, justify="right", no_wrap=True) for name in names]
+    table = Table(Column("tokens in, estimated", no_wrap=True), *columns, box=None, pad_edge=False)
+    table.add_row("this month", *(f"{count:,}" for count in _parts(month)))
+    return table
 
 
 def _limits(states: Sequence[State]) -> Table:

@@ -66,24 +66,24 @@ _BUSY = {"system.error", "systemError", "systemBusy", "unknownError", "ServiceUn
 #: The same for the older API, to which each message's own reply URL belongs.
 _OLD_LIMITS = {90001, 90002, 90018, 130101, 410100, 660026}
 _OLD_BUSY = -1
-#: How long DingTalk blocks an IP address with too many calls; its response names a time without a unit.
+#: Seconds for which DingTalk blocks an IP address after too many calls; its response names no unit.
 _SHUT_OUT = 300.0
 
 _SPECIAL = re.compile(r"[*`]|\b_|_\b|\\(?=[!-/:-@\[-`{-~])|^(?:[#>]|[-+](?=\s))")
 
 
-def _unheard(text: str) -> str:
+def _escape_active(text: str) -> str:
     """Break mentions, links and colour tags with invisible characters."""
     text = re.sub(r"(?<![\w.])@(?=\w)", "@\u200b", text)
     return re.sub(r"<(?=[a-zA-Z/!])", "<\u200b", text.replace("](", "]\u200b("))
 
 
 _MARKDOWN = Dialect(
-    text=lambda text: _unheard(_SPECIAL.sub(lambda found: f"\\{found[0]}", text)),
+    text=lambda text: _escape_active(_SPECIAL.sub(lambda found: f"\\{found[0]}", text)),
     marks={"strong": ("**", "**"), "em": ("*", "*")},
     block=("```\n", "\n```"),
-    code=lambda code: _unheard(code).replace("```", "`\u200b`\u200b`"),
-    span=lambda code: _unheard(code).replace("`", "ˋ"),
+    code=lambda code: _escape_active(code).replace("```", "`\u200b`\u200b`"),
+    span=lambda code: _escape_active(code).replace("`", "ˋ"),
     link=lambda url, words: f"[{words}]({url.replace('(', '%28').replace(')', '%29')})",
 )
 
@@ -107,7 +107,7 @@ class DingtalkSettings(ConnectorSettings):
     )
 
 
-class _Said(BaseModel):
+class _DingtalkMessage(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel)
 
     msg_id: str
@@ -167,7 +167,7 @@ class _Api(AppClient):
         return str(found["accessToken"]), float(found.get("expireIn", 0))
 
     def _check(self, response: httpx2.Response, found: dict[str, Any]) -> dict[str, Any]:
-        if _shut_out(found):
+        if _is_rate_limited(found):
             raise RetryLater("DingTalk blocks this IP address for too many calls", seconds=_SHUT_OUT)
         if response.is_success and found:
             return found
@@ -262,8 +262,8 @@ class Dingtalk(Connector[DingtalkSettings]):
         said = f"DingTalk answers {code}: {one_line(text_at(answer, 'errmsg'))}"
         if code == 0:
             return part.key
-        if _shut_out(answer) or code in _OLD_LIMITS:
-            raise RetryLater(said, seconds=_SHUT_OUT if _shut_out(answer) else None)
+        if _is_rate_limited(answer) or code in _OLD_LIMITS:
+            raise RetryLater(said, seconds=_SHUT_OUT if _is_rate_limited(answer) else None)
         raise (PermanentError if isinstance(code, int) and code != _OLD_BUSY else OutcomeUnknown)(said)
 
     def _is_trusted_url(self, url: str) -> bool:
@@ -316,7 +316,7 @@ class Dingtalk(Connector[DingtalkSettings]):
     def _parse_message(self, data: str) -> IncomingMessage | None:
         """Parse a message; return None for a malformed message, which is not repeated."""
         try:
-            said = _Said.model_validate_json(data)
+            said = _DingtalkMessage.model_validate_json(data)
         except ValidationError:
             return None
         sender, direct = said.sender_staff_id or said.sender_id, said.conversation_type == "1"
@@ -338,7 +338,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             said_at=time_of(said.create_at, per_second=1_000),
         )
 
-    def _content(self, said: _Said) -> tuple[str, list[Attachment]]:
+    def _content(self, said: _DingtalkMessage) -> tuple[str, list[Attachment]]:
         """Return the text of a message and its files; both empty for an unsupported kind."""
         content = as_object(said.content)
         match said.msgtype:
@@ -379,7 +379,7 @@ def _with_title(text: str) -> dict[str, str]:
     return {"title": one_line(re.sub(r"[*`\\\u200b]", "", text))[:60] or "…", "text": text}
 
 
-def _shut_out(found: Mapping[str, object]) -> bool:
+def _is_rate_limited(found: Mapping[str, object]) -> bool:
     """Return whether the response reports a rate limit, in any of the platform's interfaces."""
     return found.get("punish") == "deny"
 

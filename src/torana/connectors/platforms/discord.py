@@ -170,7 +170,7 @@ class _Client(discord.Client):
             member_cache_flags=discord.MemberCacheFlags.none(),
             guild_ready_timeout=0.05,  # later servers are reported too
             enable_debug_events=True,  # events for all frames, also heartbeat responses
-            http_trace=_impatience(),
+            http_trace=_raise_rate_limits(),
         )
         for event in ("MESSAGE_CREATE", "MESSAGE_UPDATE"):
             parsers = self._connection.parsers
@@ -459,7 +459,7 @@ async def _show(client: _Client, part: Part) -> str:
     return str((await channel.send(part.text, nonce=nonce)).id)
 
 
-def _impatience() -> aiohttp.TraceConfig:
+def _raise_rate_limits() -> aiohttp.TraceConfig:
     """Return a trace that raises rate limits at once; the library would wait and retry."""
     trace = aiohttp.TraceConfig()
     trace.on_request_end.append(_look_at)
@@ -471,13 +471,13 @@ async def _look_at(_: aiohttp.ClientSession, __: SimpleNamespace, ended: aiohttp
     if response.status == 429:
         body = await response.content.read(10_000)
         response.close()  # the library does not handle the response
-        raise RetryLater("Discord's rate limit is reached", seconds=_named_wait(response, body))
+        raise RetryLater("Discord's rate limit is reached", seconds=_requested_wait(response, body))
     if response.status >= 500:
         response.close()
         raise ConnectionError(f"Discord answered {response.status}")
 
 
-def _named_wait(response: aiohttp.ClientResponse, body: bytes) -> float | None:
+def _requested_wait(response: aiohttp.ClientResponse, body: bytes) -> float | None:
     """Return the seconds that Discord, or a proxy before it, requests."""
     with suppress(ValueError, KeyError, TypeError, OverflowError):
         return float(json.loads(body)["retry_after"])

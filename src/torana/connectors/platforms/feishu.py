@@ -159,14 +159,14 @@ class _Message(BaseModel):
     mentions: list[dict[str, Any]] | None = None
 
 
-class _Said(BaseModel):
+class _FeishuMessage(BaseModel):
     sender: dict[str, Any]
     message: _Message
 
 
 class _Event(BaseModel):
     header: dict[str, Any]
-    event: _Said
+    event: _FeishuMessage
 
 
 class _NoCard(PermanentError):

@@ -54,9 +54,9 @@ _NAME_PATIENCE = 1.5
 _NAMES = 1_000
 #: Seconds of silence before the connection is probed; it counts as dead after half as many more.
 _PROBE = 10.0
-#: How long a connection is read after Slack announced its end.
+#: Seconds for which a connection is read after Slack announced its end.
 _DRAIN = 60.0
-#: How far back a part is searched: seconds, pages, and messages of a page.
+#: Limits of the search for a part: its age in seconds, pages, and messages of a page.
 _LOOK_BACK = 86_400.0
 _PAGES = 5
 _PAGE = 200
@@ -164,7 +164,7 @@ class Slack(Connector[SlackSettings]):
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._listen(sink, tasks))
-                    tasks.create_task(self._doubting())
+                    tasks.create_task(self._checking_token())
             except ExceptionGroup as group:
                 ended = group.exceptions[0]
             finally:
@@ -180,7 +180,7 @@ class Slack(Connector[SlackSettings]):
 
     async def _listen(self, sink: MessageSink, tasks: asyncio.TaskGroup) -> None:
         """Run one connection to its end; if Slack announces the end, open another connection first."""
-        await self._introduce()
+        await self._fetch_identity()
         socket = await self._connect()
         patience = asyncio.timeout(_GREETING)
         renewed = False
@@ -226,7 +226,7 @@ class Slack(Connector[SlackSettings]):
             # The error's text contains the URL, which contains a secret.
             raise ConnectionError(f"cannot open Slack's WebSocket: {type(error).__name__}") from None
 
-    async def _introduce(self) -> None:
+    async def _fetch_identity(self) -> None:
         """Request the bot's identity, for each connection: a token may have been revoked meanwhile."""
         who = await self._call("auth_test")
         self._user, self._bot = str(who.get("user_id")), str(who.get("bot_id") or "")
@@ -234,12 +234,12 @@ class Slack(Connector[SlackSettings]):
             raise PermanentError("bot_token is not a bot token; bot tokens begin with xoxb-")
         self._names[self._user] = one_line(str(who.get("user") or ""))
 
-    async def _doubting(self) -> None:
+    async def _checking_token(self) -> None:
         """After a call with an invalid token, check the token; an error ends ``run``."""
         while True:
             await self._doubt.wait()
             self._doubt.clear()
-            await self._introduce()
+            await self._fetch_identity()
 
     async def _take(self, hear: Hear, envelope: _Envelope, taken: Callable[[], Awaitable[None]]) -> None:
         """Process a message; acknowledge other events and the bot's own messages at once."""
@@ -316,10 +316,10 @@ class Slack(Connector[SlackSettings]):
             name=file.name or "",
             media_type=media_type,
             size=file.size,
-            fetch=partial(self._fetch, file) if self._is_slacks(file.url_private_download) else None,
+            fetch=partial(self._fetch, file) if self._is_slack_url(file.url_private_download) else None,
         )
 
-    def _is_slacks(self, url: str | None) -> bool:
+    def _is_slack_url(self, url: str | None) -> bool:
         """Return whether the token may be sent there: only to the API's host and its ``files.`` host."""
         with suppress(ValueError):
             there, api = urlsplit(url or ""), urlsplit(self.settings.api_url)

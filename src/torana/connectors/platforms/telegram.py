@@ -212,7 +212,7 @@ class Telegram(Connector[TelegramSettings]):
             async with asyncio.timeout(_POLL + _PATIENCE):
                 return await call
         except (_Failed, TelegramError, TimeoutError) as error:
-            raise self._end(error) from None  # what led to it may quote the token
+            raise self._end(error) from None  # the original error may quote the token
 
     def _end(self, error: Exception) -> Exception:
         """Return the error with which ``run`` ends."""
@@ -230,7 +230,7 @@ class Telegram(Connector[TelegramSettings]):
                 return ConnectionError(told)
 
     @contextmanager
-    def _under_way(self) -> Generator[None]:
+    def _counting_calls(self) -> Generator[None]:
         """Count a call in progress, so that the connections stay open."""
         if self._ending:
             raise RetryLater("the connection has ended")
@@ -252,14 +252,14 @@ class Telegram(Connector[TelegramSettings]):
 
     async def send(self, part: Part) -> str:
         try:
-            with self._under_way():
+            with self._counting_calls():
                 async with asyncio.timeout(2 * _PATIENCE):
                     return await self._deliver(part)
         except (_Failed, TelegramError, TimeoutError) as error:
-            raise self._verdict(error) from None  # what led to it may quote the token
+            raise self._connector_error(error) from None  # the original error may quote the token
 
     async def typing(self, place: Place) -> None:
-        with suppress(Exception), self._under_way():
+        with suppress(Exception), self._counting_calls():
             await self._bot.send_chat_action(
                 chat_id=int(place.chat),
                 action="typing",
@@ -308,7 +308,7 @@ class Telegram(Connector[TelegramSettings]):
         )
         return str(shown.message_id)
 
-    def _verdict(self, error: Exception) -> Exception:
+    def _connector_error(self, error: Exception) -> Exception:
         """Return the connector error for a failed call about a message or a file."""
         told = self._describe_error(error)
         match error:
@@ -387,14 +387,14 @@ class Telegram(Connector[TelegramSettings]):
         if not allowed:
             raise TooLarge(f"the file is larger than {limit} bytes")
         try:
-            with self._under_way():
+            with self._counting_calls():
                 async with asyncio.timeout(_DOWNLOAD):
                     found = await self._bot.get_file(allowed[-1].file_id)
                     return await self._download(found.file_path or "", limit)
         except (_Failed, TelegramError, TimeoutError, httpx2.HTTPError) as error:
             if "file is too big" in str(error):
                 raise TooLarge("Telegram limits bots to files of 20 MB") from None
-            raise self._verdict(error) from None
+            raise self._connector_error(error) from None
 
     async def _download(self, url: str, limit: int) -> bytes:
         # A server in local mode returns paths on its disk, and the library keeps a path that exists here.

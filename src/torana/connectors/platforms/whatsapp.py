@@ -97,7 +97,9 @@ class Whatsapp(HookedConnector[WhatsappSettings]):
 
     async def hook(self, request: HookRequest) -> HookResponse:
         """Process a call; ``GET`` is Meta's verification of the webhook."""
-        return self._introduction(request.query) if request.method == "GET" else await super().hook(request)
+        return (
+            self._answer_verification(request.query) if request.method == "GET" else await super().hook(request)
+        )
 
     async def send(self, part: Part) -> str:
         """Send a part as a text message. Meta reports the delivery later; a failed delivery is only logged."""
@@ -127,7 +129,7 @@ class Whatsapp(HookedConnector[WhatsappSettings]):
         }
         await self._call("POST", f"{self._number}/messages", body)
 
-    def _introduction(self, query: Mapping[str, str]) -> HookResponse:
+    def _answer_verification(self, query: Mapping[str, str]) -> HookResponse:
         """Answer Meta's verification of the webhook, which contains the verify token."""
         given = query.get("hub.verify_token", "").encode(errors="replace")
         right = hmac.compare_digest(given, self.settings.verify_token.get_secret_value().encode())

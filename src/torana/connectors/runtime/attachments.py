@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torana.characters import HIDDEN, JOINERS, char_class, normalize
-from torana.connectors.base import Attachment, ConnectorSettings, TooLarge
+from torana.connectors.base import Attachment, AttachmentKind, ConnectorSettings, TooLarge
+from torana.message_files import Noun, detect_content, file_line, shown_name
 from torana.messages import File, FileKind, file_kind
 
 #: Maximum number of attachments that the text names; it counts the others.
@@ -21,19 +20,12 @@ _FETCH = 15.0
 #: Maximum number of concurrent downloads for one account.
 _AT_ONCE = 4
 
-#: Characters without a width or a place of their own, which make one name look like another.
-_UNSEEN = char_class("\t\n\r", HIDDEN, JOINERS)
-
-_SHOWN_AS = {"image": "image", "file": "file", "voice": "voice message", "video": "video"}
-
-#: First bytes of files, and their media types (WebP is checked separately).
-_BEGINNINGS = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-    (b"%PDF-", "application/pdf"),
-)
+_SHOWN_AS: Mapping[AttachmentKind, Noun] = {
+    "image": "image",
+    "file": "file",
+    "voice": "voice message",
+    "video": "video",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -133,25 +125,17 @@ class AttachmentFetcher:
         return body
 
 
-def shown_name(name: str) -> str:
-    """Return a name as one short line without invisible characters."""
-    whole = name.encode("utf-8", "replace").decode()
-    return " ".join(_UNSEEN.sub(" ", normalize("NFC", whole)).split())[:64]
-
-
 def _attachment_label(piece: _Piece) -> str:
     attachment = piece.attachment
-    name = shown_name(attachment.name)
     # The detected type of an image is exact; for a text the declared type says more, such as text/csv.
     found = piece.file.media_type if piece.file else ""
-    media_type = found if file_kind(found) == "image" else attachment.media_type
-    said = [
-        _SHOWN_AS[attachment.kind] + (f": {name}" if name else ""),
-        shown_name(media_type),
-        "" if attachment.size is None else f"{attachment.size / 1000:.1f} kB",
-        piece.left,
-    ]
-    return f"[{', '.join(word for word in said if word)}]"
+    return file_line(
+        _SHOWN_AS[attachment.kind],
+        name=attachment.name,
+        media_type=found if file_kind(found) == "image" else attachment.media_type,
+        size=attachment.size,
+        left=piece.left,
+    )
 
 
 def _declared_kind(attachment: Attachment) -> FileKind | None:
@@ -167,22 +151,7 @@ def _declared_kind(attachment: Attachment) -> FileKind | None:
 def _file(attachment: Attachment, body: bytes) -> File:
     """Return the file with its detected type. Raises ``_Left`` if the type is not of the declared kind."""
     claimed = _declared_kind(attachment)
-    media_type, body = _detect_content(body)
+    media_type, body = detect_content(body)
     if claimed is None or file_kind(media_type) != claimed:
         raise _Left("content does not match its type")
     return File(name=shown_name(attachment.name), media_type=media_type, body=body)
-
-
-def _detect_content(body: bytes) -> tuple[str, bytes]:
-    """Return the detected media type and the content; a text is converted to UTF-8."""
-    for beginning, media_type in _BEGINNINGS:
-        if body.startswith(beginning):
-            return media_type, body
-    if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
-        return "image/webp", body
-    is_wide = body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
-        text = body.decode("utf-16" if is_wide else "utf-8-sig")
-    except UnicodeDecodeError:
-        return "application/octet-stream", body
-    return ("application/octet-stream", body) if "\0" in text else ("text/plain", text.encode())

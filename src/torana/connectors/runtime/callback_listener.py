@@ -91,7 +91,7 @@ class HooksListener:
                 if body is None:
                     return HookResponse(status=413)
                 return await self._answer(unquote(account), _request(scope, body))
-        except (TimeoutError, _CallerLeftError):
+        except (TimeoutError, _ClientDisconnectedError):
             return HookResponse(status=503)
         except Exception as error:  # noqa: BLE001 - the platform must call again
             _log.warning("hook_failed", extra={"account": account, "reason": type(error).__name__})
@@ -114,7 +114,7 @@ class HooksListener:
         return listener
 
 
-class _CallerLeftError(Exception):
+class _ClientDisconnectedError(Exception):
     """The connection ended before the request was complete."""
 
 
@@ -136,7 +136,7 @@ async def _body(receive: Any) -> bytes | None:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _CallerLeftError
+            raise _ClientDisconnectedError
         body += message.get("body", b"")
         if len(body) > _LIMIT:
             return None

@@ -212,6 +212,7 @@ class _RunningAccount:
             settled=self._progress.wait_until_hidden,
             rendering=rendering,
             measurements=admission.turns.live.measurements,
+            activity=admission.turns.live.activity,
             pause=pause,
         )
         self.supervisor = Supervisor(
@@ -235,7 +236,7 @@ class _RunningAccount:
         await self._progress.stop()
 
     def show_progress(self, turn: Turn) -> None:
-        self._progress.keep(turn)
+        self._progress.start(turn)
 
     async def _deliver(self, connector: Connector[Any]) -> None:
         work = partial(deliveries.subscribe, account=self.account.name, events=connector.events)

@@ -16,9 +16,10 @@ from weakref import WeakValueDictionary
 from torana.connectors.base import Connector, ConnectorSettings, IncomingMessage
 from torana.connectors.registry import Account
 from torana.connectors.runtime.addressing import channel_of, dump_place
-from torana.connectors.runtime.attachments import AttachmentFetcher, MessageFiles, shown_name
+from torana.connectors.runtime.attachments import AttachmentFetcher, MessageFiles
 from torana.errors import Draining, GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
+from torana.message_files import shown_name
 from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, FileKind, Inbound, Turn, utc_now
 from torana.people.pairing import Pairing
 from torana.store.engine.database import Database
@@ -39,7 +40,7 @@ _PAUSES = (0.2, 1.0, 5.0)
 _log = logging.getLogger(__name__)
 
 
-class _TurnedAway(Exception):
+class _Rejected(Exception):
     """The message is rejected; the sender receives the text of this error."""
 
 
@@ -115,7 +116,7 @@ class Ingress:
         # Earlier messages of the chat come first, even if their files take longer.
         turnstile = self._chats.setdefault(heard.place.chat, asyncio.Lock())
         async with turnstile:
-            while (hindrance := await self._hindrance(heard, message_files)) is not None:
+            while (hindrance := await self._reason_to_reject(heard, message_files)) is not None:
                 if isinstance(hindrance, Draining):
                     await asyncio.Event().wait()
                 _log.warning("message_waits_for_store", extra={"reason": hindrance.detail})
@@ -133,7 +134,9 @@ class Ingress:
         """Return the ids of up to ``most`` paired senders, the latest first."""
         return await self._pairing.approved_ids(self._kind, most)
 
-    async def _hindrance(self, heard: IncomingMessage, message_files: MessageFiles) -> GatewayError | None:
+    async def _reason_to_reject(
+        self, heard: IncomingMessage, message_files: MessageFiles
+    ) -> GatewayError | None:
         """Return the reason why the message cannot be accepted at the moment."""
         try:
             await self._hear(heard, message_files)
@@ -160,8 +163,8 @@ class Ingress:
                     submitted = await self._turns.submit(
                         self._inbound(heard, user, message_files), rates=standings
                     )
-        except (RateLimited, _TurnedAway) as error:
-            await self._tell(heard, str(error))
+        except (RateLimited, _Rejected) as error:
+            await self._notify(heard, str(error))
             return
         if submitted.new:
             self._taken(submitted.turn)
@@ -196,7 +199,7 @@ class Ingress:
         if code is not None:
             approve = f"torana pair approve {quote(f'{self._kind}:{heard.sender.id}')}"
             _log.info("pairing_requested", extra={"account": self._account, "approve": approve})
-            await self._tell(
+            await self._notify(
                 heard,
                 "You are not approved yet. Give this code to the operator of this gateway; it is valid for one "
                 f"hour:\n\n`{code}`\n\nThe operator approves you with `torana pair approve {code}`.",
@@ -204,7 +207,7 @@ class Ingress:
 
     async def _check_bounds(self, heard: IncomingMessage, message_files: MessageFiles) -> None:
         if len(_content(heard.text, message_files)) > CONTENT_LIMIT:
-            raise _TurnedAway(f"Your message is longer than {CONTENT_LIMIT:,} characters. Send a shorter one.")
+            raise _Rejected(f"Your message is longer than {CONTENT_LIMIT:,} characters. Send a shorter one.")
         most = self._settings.per_session
         if not most:
             return
@@ -214,7 +217,7 @@ class Ingress:
         # A time far in the future was written by a clock that was ahead; it must not pause the chat.
         if at is not None and abs(self._clock() - at) < _LOOP:
             _log.warning("session_paused_for_turns", extra={"account": self._account, "limit": most})
-            raise _TurnedAway(
+            raise _Rejected(
                 f"This conversation has more than {most} turns in ten minutes and is paused. Try again later."
             )
 
@@ -233,7 +236,7 @@ class Ingress:
             files=message_files.files,
         )
 
-    async def _tell(self, heard: IncomingMessage, text: str) -> None:
+    async def _notify(self, heard: IncomingMessage, text: str) -> None:
         """Send the sender a notice, within the limit for notices."""
         try:
             self._notices.take(heard.sender.id)

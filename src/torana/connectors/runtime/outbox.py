@@ -24,6 +24,7 @@ from torana.store.rows import deliveries
 from torana.store.rows.deliveries import FRESH, Delivery
 from torana.supervision import backoff
 from torana.tracing import SpanDetails, SpanPlace
+from torana.turns.events.activity import Activity
 
 #: The prefix of a part that may have arrived before; parts leave room for it.
 REPEATED = "(sent again) "
@@ -53,6 +54,7 @@ class Outbox:
         settled: Callable[[Delivery], Awaitable[None]],
         rendering: Executor,
         measurements: Measurements,
+        activity: Activity,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``settled`` waits until no preview can overwrite a delivery. ``rendering`` has the threads that split
@@ -64,6 +66,7 @@ class Outbox:
         self._settled = settled
         self._rendering = rendering
         self._measurements = measurements
+        self._activity = activity
         self._pause = pause
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
@@ -163,7 +166,7 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - after any error the part may have arrived
             await self._unsure(connector, delivery, str(error) or type(error).__name__)
         else:
-            await self._keep_sent(delivery, shown_as)
+            await self._record_sent(delivery, shown_as)
 
     def _trace(self, delivery: Delivery) -> AbstractContextManager[SpanDetails]:
         """Record an attempt below the turn that it delivers."""
@@ -171,10 +174,11 @@ class Outbox:
         place = SpanPlace(kind="client", of_turn=delivery.turn_id)
         return self._measurements.tracer.span("delivery", place, **attributes)
 
-    async def _keep_sent(self, delivery: Delivery, shown_as: str) -> None:
+    async def _record_sent(self, delivery: Delivery, shown_as: str) -> None:
         """Store that a part arrived; retry until the store accepts it."""
         work = partial(deliveries.record_sent, number=delivery.number, shown_as=shown_as, at=self._clock())
         await self._database.persist(work, pause=self._pause)
+        self._publish(delivery, "sent")
 
     async def _split_into_parts(self, abilities: Capabilities, delivery: Delivery) -> Delivery | None:
         room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)
@@ -224,6 +228,11 @@ class Outbox:
         await self._database.run(
             partial(deliveries.end, number=delivery.number, state=state, at=self._clock(), reason=reason)
         )
+        self._publish(delivery, state)
+
+    def _publish(self, delivery: Delivery, state: deliveries.DeliveryState) -> None:
+        ids = {"deliveryId": delivery.id, "turnId": delivery.turn_id, "account": self._account}
+        self._activity.publish("delivery.ended", delivery.owner, {**ids, "state": state})
 
     async def _take_turn(self, pace: float) -> None:
         """Wait until the account may send again."""

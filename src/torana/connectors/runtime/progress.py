@@ -58,11 +58,11 @@ class ProgressReporter:
         #: For each turn, a lock that is held while its preview is sent.
         self._showing: dict[str, asyncio.Lock] = {}
 
-    def keep(self, turn: Turn) -> None:
+    def start(self, turn: Turn) -> None:
         """Show the progress of a turn until it has ended."""
         if turn.has_ended or turn.place is None or turn.id in self._tasks:
             return
-        task = asyncio.create_task(self._keep(turn, read_place(turn.place)), name=f"progress {turn.id}")
+        task = asyncio.create_task(self._report(turn, read_place(turn.place)), name=f"progress {turn.id}")
         self._tasks[turn.id] = task
         self._showing[turn.id] = asyncio.Lock()
         task.add_done_callback(lambda _: self._leave(turn.id))
@@ -90,7 +90,7 @@ class ProgressReporter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, turn: Turn, place: Place) -> None:
+    async def _report(self, turn: Turn, place: Place) -> None:
         growing = _Growing()
         typing = asyncio.create_task(self._type(place))
         showing = asyncio.create_task(self._show(turn, place, growing))

@@ -27,7 +27,7 @@ from torana.store.engine.database import Database
 from torana.store.rows import leases
 from torana.supervision import ConnectionStatus, ConnectionSupervisor, Ended, cancel_with_grace
 
-#: How long a lease lasts without renewal.
+#: Seconds that a lease lasts without renewal.
 _LEASE = timedelta(seconds=45)
 #: Timeout, in seconds, for connecting.
 _CONNECT = 120.0
@@ -99,7 +99,7 @@ class AccountLease:
         return max(0.0, (until - self._clock()).total_seconds())
 
 
-class Hears(Protocol):
+class MessageHandler(Protocol):
     """Processes incoming messages: see ``MessageSink``."""
 
     async def hear(self, heard: IncomingMessage) -> None:
@@ -120,7 +120,7 @@ class Supervisor(ConnectionSupervisor[Status]):
         self,
         *,
         account: Account,
-        ingress: Callable[[Connector[Any]], Hears],
+        ingress: Callable[[Connector[Any]], MessageHandler],
         deliver: Callable[[Connector[Any]], Coroutine[Any, Any, None]],
         lease: AccountLease,
         clock: Callable[[], datetime],
@@ -197,7 +197,7 @@ class Supervisor(ConnectionSupervisor[Status]):
 class _ConnectionSink:
     """Passes a connector's messages on, and notes each sign of life."""
 
-    def __init__(self, ingress: Hears, *, heard: Callable[[], None]) -> None:
+    def __init__(self, ingress: MessageHandler, *, heard: Callable[[], None]) -> None:
         self._ingress = ingress
         self._heard = heard
         self._sign = asyncio.Event()

@@ -53,10 +53,14 @@ class Dialect:
 
 def render(markdown: str, dialect: Dialect) -> str:
     """Convert a text to a dialect, with empty lines between blocks."""
-    return _Renderer(dialect, addresses=_ADDRESSES * len(markdown)).blocks(parse(tame(markdown))).strip("\n")
+    return (
+        _Renderer(dialect, addresses=_ADDRESSES * len(markdown))
+        .blocks(parse(escape_unrendered(markdown)))
+        .strip("\n")
+    )
 
 
-def tame(markdown: str) -> str:
+def escape_unrendered(markdown: str) -> str:
     """Escape constructs that a Markdown parser would drop silently. The function is idempotent."""
     return _LONG_INFO.sub(r"\1\\", _DEEP.sub(r"\1", markdown))
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from torana.connectors.base import Capabilities
-from torana.connectors.transport.markup import tame
+from torana.connectors.transport.markup import escape_unrendered
 
 #: Where to cut, in order of preference: between paragraphs, lines, sentences, words.
 _PLACES = (
@@ -35,7 +35,7 @@ def split(markdown: str, abilities: Capabilities) -> list[str]:
 
 def pieces(markdown: str, abilities: Capabilities) -> Iterator[str]:
     """Yield the pieces of ``split`` one by one, and render no more than each of them needs."""
-    text = tame(markdown.strip())
+    text = escape_unrendered(markdown.strip())
     at, opening, usual = 0, "", abilities.length
     while at < len(text):
         window = opening + text[at : at + 4 * abilities.length]

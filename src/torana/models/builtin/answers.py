@@ -34,7 +34,7 @@ def small_talk(reply: FixedReply, examples: Sequence[tuple[Card, str]]) -> str:
     return "\n".join([f"{reply.text} I can answer messages like these:", *lines, "", _SWITCH])
 
 
-def not_read(text: str, examples: Sequence[tuple[Card, str]]) -> str:
+def unmatched_answer(text: str, examples: Sequence[tuple[Card, str]]) -> str:
     """Return the answer to a message that no rule matches, in its language if it is known."""
     return language_of(text).fallback.format(examples=_some(examples)) if examples else _NOTHING
 

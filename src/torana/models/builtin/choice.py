@@ -99,7 +99,7 @@ class Chooser:
             or self._without_text(text)
             or self._incomplete_reminder(message)
             or self._by_name(message)
-            or self._not_on_offer(message)
+            or self._explain_unavailable(message)
             or self._with_correct_spelling(text)
             or self._fit(message, ranked)
         )
@@ -176,14 +176,14 @@ class Chooser:
         ranked = self._tool_ranking.rank(message.question, limit=2)
         if not _clear(ranked) or ranked[0].key in READERS or _NO_REQUEST.search(message.phrase):
             return None
-        name, said = ranked[0].key, _telling(message.question)
-        about = _telling(self._tool_words[name])
-        if not said or not _telling(name) <= said or 2 * len(said & about) < len(said):
+        name, said = ranked[0].key, _significant_words(message.question)
+        about = _significant_words(self._tool_words[name])
+        if not said or not _significant_words(name) <= said or 2 * len(said & about) < len(said):
             return None
         arguments = _quoted_argument(self._tools[name], message)
         return None if arguments is None else ExplicitCall(name, arguments)
 
-    def _not_on_offer(self, message: BuiltinMessage) -> Unclear | None:
+    def _explain_unavailable(self, message: BuiltinMessage) -> Unclear | None:
         """Return an explanation for a message that names or implies a tool that is not available."""
         others = (name for name in READERS if name not in self._tools)
         read_by = (name for name in others if READERS[name](message) is not None)
@@ -204,7 +204,7 @@ class Chooser:
         card = self._cards[ranked[0].key]
         if any(name in READERS and name in self._tools for name in card.tools):
             return None
-        shared = _telling(message.question) & _telling(self._card_words[card.slug])
+        shared = _significant_words(message.question) & _significant_words(self._card_words[card.slug])
         return Fit(card) if len(shared) >= SHARED_WORDS else None
 
 
@@ -221,7 +221,7 @@ def _clear(ranked: Sequence[Match]) -> bool:
     return bool(ranked) and (len(ranked) == 1 or ranked[0].score >= CLEARLY * ranked[1].score)
 
 
-def _telling(text: str) -> set[str]:
+def _significant_words(text: str) -> set[str]:
     return set(words(text)) - _STOPWORDS
 
 

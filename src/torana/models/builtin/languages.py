@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from torana.models.builtin.readers.base import wordings
+from torana.models.builtin.readers.base import Wordings, wordings
 
 _CODES = ("en", "de", "fr", "es", "zh")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
@@ -34,7 +34,7 @@ class FixedReply:
 class Language:
     """The phrases of a language with their replies, and the fallback with a place for examples."""
 
-    phrases: tuple[tuple[re.Pattern[str], FixedReply], ...]
+    phrases: tuple[tuple[Wordings, FixedReply], ...]
     fallback: str
     #: Frequent words, and letters that English lacks.
     words: frozenset[str]

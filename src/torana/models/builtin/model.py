@@ -28,6 +28,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
+from torana.messages import NOTE_MARK
 from torana.models.builtin import answers
 from torana.models.builtin.cards import Card
 from torana.models.builtin.choice import Chooser, Fit
@@ -123,7 +124,7 @@ class BuiltinModel(Model):
             case Fit(card):
                 return TextPart(answers.needs_language_model(card))
             case None:
-                return TextPart(answers.not_read(text, chooser.examples()))
+                return TextPart(answers.unmatched_answer(text, chooser.examples()))
 
     def _current_chooser(self, cards: tuple[Card, ...], tools: tuple[ToolDefinition, ...]) -> Chooser:
         if (cards, tools) != self._known:
@@ -144,11 +145,11 @@ def _prompts(parts: Sequence[ModelRequestPart | ModelResponsePart]) -> Iterator[
         if not isinstance(part, UserPromptPart):
             continue
         if isinstance(part.content, str):
-            yield part.content
+            yield part.content.partition(NOTE_MARK)[0]
             continue
         for item in part.content:
             if isinstance(item, str | TextContent):
-                yield item if isinstance(item, str) else item.content
+                yield item.partition(NOTE_MARK)[0] if isinstance(item, str) else item.content
 
 
 def _words_in(part: TextPart | ToolCallPart) -> int:

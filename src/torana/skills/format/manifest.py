@@ -153,7 +153,7 @@ def _secret(name: str) -> str:
     if not _is_secret(name):
         raise SkillInvalid(
             f"metadata.{BLOCK}.secrets: {name!r} cannot be passed to a script; name an environment variable "
-            "such as WEATHER_KEY, and none that the gateway or the sandbox uses itself."
+            "such as WEATHER_KEY that neither the gateway nor the sandbox uses."
         )
     return name
 
@@ -168,7 +168,7 @@ def _host(text: str) -> str:
         return match[0]
     raise SkillInvalid(
         f"metadata.{BLOCK}.hosts: {text!r} is no host; write a name such as api.example.com, without a scheme "
-        "or a path, and a port behind it only where it is not 80 or 443."
+        "or a path; add a port only if it is not 80 or 443."
     )
 
 
@@ -186,7 +186,7 @@ def _directory(path: str) -> str:
     if not absolute or posixpath.normpath(path) != path or path == "/" or _SYSTEM.fullmatch(path):
         raise SkillInvalid(
             f"metadata.{BLOCK}: {path!r} cannot be shown to a script; write a directory's whole path without "
-            "'..' or a '/' at its end, such as /srv/data, and none of the system's."
+            "'..' or a '/' at its end, such as /srv/data; system directories are not allowed."
         )
     return path
 

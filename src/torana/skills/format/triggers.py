@@ -43,8 +43,8 @@ def _trigger(item: Value, scripts: tuple[str, ...]) -> SkillTrigger:
     script = text_in(fields["run"], "triggers") if "run" in fields else _only(scripts, phrase)
     if script not in scripts or not fields.keys() <= set(_FIELDS):
         raise SkillInvalid(
-            f"metadata.{BLOCK}.triggers: {phrase!r} is to have no field but say, run and arguments, and to run "
-            f"one of the skill's scripts ({', '.join(scripts) or 'it has none'})."
+            f"metadata.{BLOCK}.triggers: {phrase!r} must have only the fields say, run and arguments, and must "
+            f"run one of the skill's scripts ({', '.join(scripts) or 'it has none'})."
         )
     names = _PLACEHOLDER.findall(phrase)
     given = [text_in(each, "triggers") for each in entries(fields, "arguments")]

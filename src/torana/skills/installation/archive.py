@@ -231,7 +231,9 @@ def _unpack_tar(archive: bytes, writer: _Writer) -> None:
             for member in opened:
                 writer.count()
                 if len(opened.pax_headers) > COMMON_LIMIT:
-                    raise SkillInvalid("The archive says too much of all its entries at once; pack it anew.")
+                    raise SkillInvalid(
+                        "The global headers of the archive have too many fields; pack it again without them."
+                    )
                 with stream.entry():
                     entry = _tar_entry(member)
                     if entry is not None:
@@ -346,11 +348,11 @@ def _no_file(name: str, what: str) -> str:
 def _parts(name: str) -> tuple[str, ...]:
     """Return the parts of a path in an archive. Raises ``SkillInvalid`` for one that leads outside."""
     if name.startswith("/") or "\\" in name or _DRIVE.match(name) or ".." in name.split("/"):
-        raise SkillInvalid(f"{name!r} in the archive leads out of it; the archive is refused.")
+        raise SkillInvalid(f"{name!r} in the archive is a path outside of it; the archive is refused.")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if not name.isprintable():
         raise SkillInvalid(
-            f"{name!r} in the archive holds characters that do not show, or is not UTF-8; rename it."
+            f"{name!r} in the archive contains invisible characters, or is not UTF-8; rename it."
         )
     if len(name.encode()) > PATH_LIMIT or len(parts) > DEPTH_LIMIT or any(len(p.encode()) > 255 for p in parts):
         raise SkillInvalid(f"The name {name[:80]!r}… in the archive is too long or too deep; shorten it.")

@@ -66,7 +66,7 @@ class SkillInstaller:
     async def install(self, source: str, *, path: str | None = None, act: Act) -> SkillDecision:
         """Fetch a skill and put it in quarantine. Raises ``SkillRefused`` or ``SkillConflict``."""
         archive, origin = await self.fetch(source, path=path)
-        return await self.take_in(archive, origin=origin, path=path, act=act)
+        return await self.install_archive(archive, origin=origin, path=path, act=act)
 
     async def fetch(self, source: str, *, path: str | None = None) -> tuple[bytes, str]:
         """Return the archive of a source, and the source in its canonical form. Raises ``SkillRefused``."""
@@ -76,7 +76,9 @@ class SkillInstaller:
         except SkillInvalid as error:
             raise SkillRefused(str(error)) from error
 
-    async def take_in(self, archive: bytes, *, origin: str, path: str | None = None, act: Act) -> SkillDecision:
+    async def install_archive(
+        self, archive: bytes, *, origin: str, path: str | None = None, act: Act
+    ) -> SkillDecision:
         """Put the skill of an archive in quarantine. Raises ``SkillRefused`` or ``SkillConflict``."""
         async with self._changing():
             staged = await self._stage(archive, path)
@@ -103,9 +105,9 @@ class SkillInstaller:
         if decision.origin is None or decision.origin == UPLOAD:
             raise SkillConflict(f"{slug} was uploaded; upload its newer version with `torana skills update`.")
         archive, _ = await self.fetch(decision.origin, path=decision.subfolder)
-        return await self.renew(slug, archive, act=act)
+        return await self.update_from_archive(slug, archive, act=act)
 
-    async def renew(self, slug: str, archive: bytes, *, act: Act) -> SkillDecision:
+    async def update_from_archive(self, slug: str, archive: bytes, *, act: Act) -> SkillDecision:
         """Put another version of an installed skill in quarantine, from an archive. Otherwise like ``update``.
 
         If the archive contains the current version, a newer version in quarantine is withdrawn.

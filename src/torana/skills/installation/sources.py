@@ -180,6 +180,6 @@ def _refuse_credentials(address: str) -> None:
     parts = split_address(address) if "://" in address else None
     if parts is not None and (parts.password or (parts.scheme == "https" and parts.username)):
         raise SkillInvalid(
-            "The address holds a user or a password, which would be written down with it; leave them out, or "
+            "The address contains a user name or a password, which would be stored with it; omit them, or "
             "clone it yourself and install the folder."
         )

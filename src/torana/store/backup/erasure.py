@@ -18,6 +18,7 @@ from torana.store.engine.tables import history, memories, senders, sessions, tok
 from torana.store.engine.tables import unfinished as not_ended
 from torana.store.rows import audit, deliveries, memory_index, schedules
 from torana.store.rows.audit import Act
+from torana.store.rows.reports import message_index, spending
 from torana.store.rows.senders import of_user
 from torana.store.rows.session_deletion import delete_turns
 
@@ -77,6 +78,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     whole, shared = _sessions(connection, user)
     memory_index.clear(connection, owner_of(user))
     deleted = delete_turns(connection, _of(user), act.at)
+    message_index.scrub(connection)
     counts = Counts(
         sessions=len(whole),
         turns=len(deleted.turns),
@@ -87,6 +89,7 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     )
     connection.execute(sa.update(tokens).where(tokens.c.user == user).values(label=""))
     _forget_senders(connection, user)
+    spending.forget_places(connection, user)
     deliveries.delete_notices(connection)
     if whole:
         connection.execute(_DELETE_SESSION, [{"key": session_id} for session_id in whole])

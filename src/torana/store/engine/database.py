@@ -43,7 +43,7 @@ _PAUSES = (0.1, 0.5, 2.0, 5.0)
 #: Seconds of an unwritable disk before waiting callers are informed.
 DELAY = 2.0
 
-_PRAGMAS = (
+PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
     "foreign_keys=ON",
@@ -76,7 +76,7 @@ def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -
             check_same_thread=False,
         )
         try:
-            for pragma in ("busy_timeout=5000",) if read_only else _PRAGMAS:
+            for pragma in ("busy_timeout=5000",) if read_only else PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}").close()
         except sqlite3.Error:
             connection.close()
@@ -122,7 +122,9 @@ class _Job(Generic[T]):
             self.future.set_result(outcome)
 
 
-async def until_kept(write: Callable[[], Awaitable[T]], *, pause: Callable[[float], Awaitable[object]]) -> T:
+async def retry_until_written(
+    write: Callable[[], Awaitable[T]], *, pause: Callable[[float], Awaitable[object]]
+) -> T:
     """Return the result of ``write``, repeated while the database cannot be written.
 
     For facts that must not be lost. ``pause`` waits between attempts.
@@ -135,21 +137,21 @@ async def until_kept(write: Callable[[], Awaitable[T]], *, pause: Callable[[floa
             await pause(next(pauses))
 
 
-class _Unkept:
+class _PendingWrite:
     """A transaction that must not be lost and cannot be written; setting ``again`` retries it at once."""
 
     def __init__(self) -> None:
         self.again = asyncio.Event()
         self._tried = asyncio.get_running_loop().create_future()
 
-    async def tried(self) -> None:
+    async def next_attempt(self) -> None:
         """Wait for the outcome of the next attempt. Raises ``StoreUnavailable``."""
         self.again.set()
         if error := await asyncio.shield(self._tried):
             raise error
 
     def settle(self, error: StoreUnavailable | None) -> None:
-        """Pass the outcome of an attempt to the callers of ``tried``."""
+        """Pass the outcome of an attempt to the callers of ``next_attempt``."""
         self._tried.set_result(error)
         self._tried = asyncio.get_running_loop().create_future()
         self.again.clear()
@@ -163,7 +165,7 @@ class Database:
         self._monotonic = monotonic
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._failed_at: float | None = None
-        self._unkept: set[_Unkept] = set()
+        self._unkept: set[_PendingWrite] = set()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="torana-store", daemon=True)
         self._thread.start()
@@ -189,7 +191,7 @@ class Database:
         For facts that must not be lost. ``pause`` waits between attempts. ``delayed`` is set while a full or
         unwritable disk has been the reason for more than ``DELAY`` seconds.
         """
-        unkept = _Unkept()
+        unkept = _PendingWrite()
         timer: asyncio.TimerHandle | None = None
 
         async def write() -> T:
@@ -205,7 +207,9 @@ class Database:
                 raise
 
         try:
-            return await until_kept(write, pause=lambda seconds: wait_first(unkept.again, pause(seconds)))
+            return await retry_until_written(
+                write, pause=lambda seconds: wait_first(unkept.again, pause(seconds))
+            )
         finally:
             self._unkept.discard(unkept)
             unkept.settle(None)
@@ -214,14 +218,14 @@ class Database:
             if delayed is not None:
                 delayed.clear()
 
-    async def check_kept(self) -> None:
+    async def check_pending_writes(self) -> None:
         """Retry pending writes at once. Raises ``StoreUnavailable`` while one still fails.
 
         Callers check this before they accept work: a small write may succeed where the larger one after it
         fails.
         """
         for unkept in tuple(self._unkept):
-            await unkept.tried()
+            await unkept.next_attempt()
 
     async def rewrite(self) -> None:
         """Rewrite the whole file (VACUUM), without remains of deleted data.
@@ -246,7 +250,7 @@ class Database:
             failed_at is not None and self._monotonic() - failed_at >= 1
         ):
             try:
-                await self.check_kept()
+                await self.check_pending_writes()
                 await self.run(_touch)
             except StoreUnavailable:
                 return False

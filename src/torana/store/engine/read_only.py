@@ -33,6 +33,6 @@ def read_database(path: Path, work: Callable[[Connection], T]) -> T:
         with engine.begin() as connection:
             return work(connection)
     except DBAPIError as error:
-        raise DataDirUnusable(f"{path} cannot be read: {error.orig}; `torana doctor` tells more") from error
+        raise DataDirUnusable(f"{path} cannot be read: {error.orig}; run `torana doctor`") from error
     finally:
         engine.dispose()

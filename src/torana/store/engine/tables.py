@@ -57,9 +57,15 @@ sessions = sa.Table(
     # nor turns with a seq below this one: accepted before the session was reset, ended after it.
     sa.Column("fresh_seq", sa.Integer, nullable=False, server_default="0"),
     sa.Column("title", sa.Text),
+    # Set by the user; the next message ends it.
+    sa.Column("archived_at", UtcTime),
     # The summary of the history up to and including the place ``summary_to``.
     sa.Column("summary", sa.Text),
     sa.Column("summary_to", sa.Integer, nullable=False, server_default="0"),
+    # The names of the tools that the session has opened, in order, separated by spaces.
+    sa.Column("opened_tools", sa.Text, nullable=False, server_default=""),
+    # Input and output tokens of all summaries.
+    sa.Column("summary_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("updated_at", UtcTime, nullable=False),
     sa.UniqueConstraint("owner", "channel"),
@@ -70,6 +76,7 @@ sessions = sa.Table(
 #: does not use the index.
 active = sa.text("state IN ('running', 'waiting')")
 unfinished = sa.text("state IN ('queued', 'running', 'waiting')")
+unindexed = sa.text("words_row IS NULL AND ended_at IS NOT NULL")
 
 #: One message and its answer.
 turns = sa.Table(
@@ -97,6 +104,10 @@ turns = sa.Table(
     sa.Column("input_tokens", sa.Integer, nullable=False),
     sa.Column("output_tokens", sa.Integer, nullable=False),
     sa.Column("cost_usd", sa.Float, nullable=False),
+    # Estimated parts of the input tokens.
+    sa.Column("instruction_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("tool_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("history_tokens", sa.Integer, nullable=False, server_default="0"),
     sa.Column("on_busy", sa.Text, nullable=False, server_default="queue"),
     sa.Column("merged_into", sa.Text),
     sa.Column("merged_step", sa.Integer),
@@ -112,6 +123,8 @@ turns = sa.Table(
     sa.Column("place", sa.Text),
     # Number of files, so that most turns need no query for them.
     sa.Column("files", sa.Integer, nullable=False, server_default="0"),
+    # The row of ``message_words``; NULL for a turn that is not indexed yet.
+    sa.Column("words_row", sa.BigInteger),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("session_id", "seq"),
@@ -121,6 +134,45 @@ turns = sa.Table(
     sa.Index("uq_turns_active", "session_id", unique=True, sqlite_where=active),
     sa.Index("ix_turns_unfinished", "session_id", "seq", sqlite_where=unfinished),
     sa.Index("ix_turns_user", "user", "created_at"),
+    sa.Index("ix_turns_owner", "owner", "created_at", "id"),
+    sa.Index("ix_turns_created", "created_at", "id"),
+    sa.Index("ix_turns_unindexed", "owner", "created_at", sqlite_where=unindexed),
+    sa.Index("uq_turns_words", "words_row", unique=True, sqlite_where=sa.text("words_row IS NOT NULL")),
+)
+
+#: The words of the messages and replies of ended turns (FTS5), as in ``memory_words``. They are added when a
+#: search needs them, so that a turn's end does not wait for them.
+message_words = sa.table(
+    "message_words", sa.column("rowid"), sa.column("owner"), sa.column("session"), sa.column("words")
+)
+
+event.listen(
+    turns,
+    "after_create",
+    sa.DDL(
+        "CREATE VIRTUAL TABLE message_words USING fts5"
+        f'(owner, session, words, detail=column, columnsize=0, tokenize = "{TOKENIZER}")'
+    ).execute_if(dialect="sqlite"),
+)
+
+#: The times of a turn's queueing, model requests and tool calls.
+timings = sa.Table(
+    "timings",
+    metadata,
+    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("step", sa.Integer),
+    # The name of the model or of the tool, and the id of the call.
+    sa.Column("name", sa.Text),
+    sa.Column("call_id", sa.Text),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("input_tokens", sa.BigInteger),
+    sa.Column("output_tokens", sa.BigInteger),
+    sa.Column("microusd", sa.BigInteger),
+    sa.Column("started_at", UtcTime, nullable=False),
+    sa.Column("ended_at", UtcTime),
 )
 
 #: The model's messages, one row per turn, so that a window never separates a call from its result.
@@ -337,6 +389,29 @@ usage = sa.Table(
     sa.Column("microusd", sa.BigInteger, nullable=False),
     sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
     sa.Column("reserved_microusd", sa.BigInteger, nullable=False),
+    # Estimated parts of the input tokens, and the tokens of summaries.
+    sa.Column("instruction_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("tool_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("history_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("summary_tokens", sa.BigInteger, nullable=False, server_default="0"),
+)
+
+#: The usage of a day by all its causes at once, '' where there is none. Each charge to
+#: the account ``gateway`` is also charged here, so the sums of a day are equal.
+spending = sa.Table(
+    "spending",
+    metadata,
+    sa.Column("day", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("user", sa.Text, primary_key=True),
+    sa.Column("token", sa.Text, primary_key=True),
+    sa.Column("channel", sa.Text, primary_key=True),
+    sa.Column("schedule", sa.Text, primary_key=True),
+    sa.Column("messages", sa.Integer, nullable=False),
+    sa.Column("input_tokens", sa.BigInteger, nullable=False),
+    sa.Column("output_tokens", sa.BigInteger, nullable=False),
+    sa.Column("microusd", sa.BigInteger, nullable=False),
+    sa.Index("ix_spending_user", "user"),
 )
 
 #: Erased and expired turns, so that a request for them is answered with 410 and not 404.

@@ -21,6 +21,7 @@ _UNSPACED = re.compile(
     "[\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U0001b000-\U0001b16f\U00020000-\U000323af\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff]"
 )
+_UNSPACED_RUN = re.compile(f"(?:{_UNSPACED.pattern}){{2,}}")
 # Parts of an emoji (Unicode TS #51): joiner, skin tones, tags.
 _EMOJI_GLUE = re.compile("[\u200d\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 _FLAG = "[\U0001f1e6-\U0001f1ff]{2}"
@@ -41,6 +42,11 @@ def words(text: str) -> list[str]:
     reads at most ``TEXT_LIMIT`` characters, and no word is longer than ``WORD_LIMIT``.
     """
     return [word[:WORD_LIMIT] for word in _words(_normal(text))]
+
+
+def last_characters(text: str) -> list[str]:
+    """Return the last character of each run of a script without spaces, which begins no pair."""
+    return [run[-1] for run in _UNSPACED_RUN.findall(_normal(text))]
 
 
 def _normal(text: str) -> str:

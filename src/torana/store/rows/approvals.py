@@ -122,7 +122,7 @@ def decide(connection: Connection, approval: Approval, verdict: ApprovalVerdict)
     return _close_with(connection, found, verdict), True
 
 
-def lapse(connection: Connection, turn_id: str, now: datetime) -> None:
+def expire_unsent(connection: Connection, turn_id: str, now: datetime) -> None:
     """Expire the turn's questions that were not sent yet: its last question was not answered."""
     connection.execute(_LAPSE, {"of_turn": turn_id, "now": now})
     connection.execute(_GO_ON, {"of_turn": turn_id})
@@ -131,10 +131,10 @@ def lapse(connection: Connection, turn_id: str, now: datetime) -> None:
 def withdraw(connection: Connection, turn_id: str, now: datetime) -> None:
     """Close the open approvals of a turn that ends."""
     connection.execute(_WITHDRAW, {"of_turn": turn_id})
-    unsay(connection, turn_id, now)
+    drop_closed_questions(connection, turn_id, now)
 
 
-def unsay(connection: Connection, turn_id: str, now: datetime) -> None:
+def drop_closed_questions(connection: Connection, turn_id: str, now: datetime) -> None:
     """Remove questions that can no longer be answered from a turn's pending deliveries.
 
     The text of the reply before a question is still sent. A question of which a part is sent or being sent
@@ -142,7 +142,7 @@ def unsay(connection: Connection, turn_id: str, now: datetime) -> None:
     """
     for question in connection.execute(_DEAD, {"of_turn": turn_id}).mappings().all():
         query = sa.select(deliveries.c.number, deliveries.c.state, deliveries.c.text)
-        of_it = query.where(_says(turn_id, question["delivery"])).order_by(deliveries.c.part)
+        of_it = query.where(_is_delivery_of(turn_id, question["delivery"])).order_by(deliveries.c.part)
         parts = connection.execute(of_it).mappings().all()
         if any(part["state"] != "pending" for part in parts):
             continue
@@ -160,14 +160,14 @@ def count_delivered_characters(connection: Connection, turn_id: str, *, but: App
     return connection.execute(_TOLD, {"of_turn": turn_id, "but": but.id if but else ""}).scalar_one()
 
 
-def to_say(connection: Connection, turn_id: str, now: datetime) -> Approval | None:
+def next_question(connection: Connection, turn_id: str, now: datetime) -> Approval | None:
     """Return the next question for a turn's chat; None while a question in the chat is open."""
     query = _open_at(now).where(approvals.c.turn_id == turn_id).order_by(approvals.c.created_at, approvals.c.id)
     asked = [_approval(row) for row in connection.execute(query).mappings()]
     return asked[0] if asked and all(one.delivery is None for one in asked) else None
 
 
-def say(connection: Connection, approval: Approval, delivery: int, expires_at: datetime) -> None:
+def record_question(connection: Connection, approval: Approval, delivery: int, expires_at: datetime) -> None:
     """Store the delivery of a question and its expiry; the questions behind it do not expire before it."""
     connection.execute(_UPDATE, _key(approval) | {"delivery": delivery, "expires_at": expires_at})
     connection.execute(_POSTPONE, {"of_turn": approval.turn_id, "until": expires_at})
@@ -277,17 +277,18 @@ def _ends_last_reply(connection: Connection, inbound: Inbound, approval: Approva
     return reply.endswith(question_text(approval.tool, approval.arguments))
 
 
-def said_to(connection: Connection, inbound: Inbound, *, now: datetime) -> Approval | None:
+def oldest_sent_to(connection: Connection, inbound: Inbound, *, now: datetime) -> Approval | None:
     """Return the oldest open question to a message's sender that has a delivery, whether shown or not."""
     query = _open_to(inbound, now).where(turns.c.account.is_not(None), approvals.c.delivery.is_not(None))
     row = connection.execute(query).mappings().first()
     return None if row is None else _approval(row)
 
 
-def is_lost(connection: Connection, approval: Approval) -> bool:
+def may_be_unsent(connection: Connection, approval: Approval) -> bool:
     """Return whether a part of a question may never be sent."""
     query = sa.select(deliveries.c.number).where(
-        _says(approval.turn_id, approval.delivery), deliveries.c.state.not_in(("pending", "sending", "sent"))
+        _is_delivery_of(approval.turn_id, approval.delivery),
+        deliveries.c.state.not_in(("pending", "sending", "sent")),
     )
     return connection.execute(query).first() is not None
 
@@ -332,7 +333,7 @@ def _to_speaker(inbound: Inbound) -> sa.ColumnElement[bool]:
     return (turns.c.owner == inbound.owner) & (turns.c.channel == inbound.channel) & of_speaker
 
 
-def _says(turn_id: Any, number: Any) -> sa.ColumnElement[bool]:
+def _is_delivery_of(turn_id: Any, number: Any) -> sa.ColumnElement[bool]:
     """Return the condition for the deliveries of this text of the turn."""
     return (deliveries.c.turn_id == turn_id) & ((deliveries.c.number == number) | (deliveries.c.root == number))
 
@@ -349,7 +350,7 @@ def _close_with(connection: Connection, approval: Approval, verdict: ApprovalVer
     }
     connection.execute(_UPDATE, _key(approval) | values)
     connection.execute(_GO_ON, {"of_turn": approval.turn_id})
-    unsay(connection, approval.turn_id, verdict.at)
+    drop_closed_questions(connection, approval.turn_id, verdict.at)
     closed = _one(connection, approval)
     assert closed is not None  # noqa: S101 - it was just written
     return closed
@@ -403,7 +404,7 @@ _is_sent = sa.case((deliveries.c.state == "sent", 1), else_=0)
 #: The time at which the last part of a question was sent; NULL if a part was not sent.
 _shown_at = (
     sa.select(sa.case((sa.func.min(_is_sent) == 1, sa.func.max(deliveries.c.ended_at))))
-    .where(_says(approvals.c.turn_id, approvals.c.delivery))
+    .where(_is_delivery_of(approvals.c.turn_id, approvals.c.delivery))
     .correlate(approvals)
     .scalar_subquery()
 )

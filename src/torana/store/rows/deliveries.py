@@ -245,7 +245,9 @@ def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> De
 def begin(connection: Connection, delivery: Delivery, at: datetime) -> bool:
     """Mark a part as being sent; return False if it was dropped or its text has changed."""
     if delivery.turn_id is not None and _QUESTIONS <= delivery.part < _EVENTS:
-        approvals.unsay(connection, delivery.turn_id, at)  # it may have been closed while it was being sent
+        approvals.drop_closed_questions(
+            connection, delivery.turn_id, at
+        )  # it may have been closed while it was being sent
     return connection.execute(_BEGIN, {"key": delivery.number, "was": delivery.text}).rowcount > 0
 
 

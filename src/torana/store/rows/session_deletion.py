@@ -20,12 +20,14 @@ from torana.store.engine.tables import (
     owned_by,
     sessions,
     steps,
+    timings,
     tombstones,
     turns,
     undelivered,
     unfinished,
 )
 from torana.store.rows import schedules
+from torana.store.rows.reports import message_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,8 @@ def delete_turns(connection: Connection, which: sa.ColumnElement[bool], at: date
     # The key stays until it expires, so that the message is not run again; the digest of its content is
     # removed.
     cleared = connection.execute(sa.update(keys).where(keys.c.turn_id.in_(ids)).values(fingerprint=b""))
-    for table in (approvals, calls, steps, history, deliveries, attachments):
+    message_index.drop(connection, which)
+    for table in (approvals, calls, steps, history, deliveries, attachments, timings):
         connection.execute(sa.delete(table).where(table.c.turn_id.in_(ids)))
     connection.execute(sa.delete(turns).where(which))
     return Deleted(turns=erased, keys=cleared.rowcount)

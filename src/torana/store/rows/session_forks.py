@@ -149,6 +149,7 @@ def _session(source: RowMapping, new: NewSession, last_seq: int) -> dict[str, An
         # A shared session stays shared, whichever users' turns were copied.
         "speaker": source["speaker"],
         "shared": source["shared"],
+        "opened_tools": source["opened_tools"],
         "created_at": new.at,
         "updated_at": new.at,
     }
@@ -196,6 +197,9 @@ _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "input_tokens": sa.literal(0),
     "output_tokens": sa.literal(0),
     "cost_usd": sa.literal(0.0),
+    "instruction_tokens": sa.literal(0),
+    "tool_tokens": sa.literal(0),
+    "history_tokens": sa.literal(0),
     "merged_step": sa.null(),
     "reserved_tokens": sa.literal(0),
     "reserved_microusd": sa.literal(0),
@@ -205,6 +209,7 @@ _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "message": sa.null(),
     "place": sa.null(),
     "files": sa.literal(0),
+    "words_row": sa.null(),
 }
 _COPY_TURN = sa.insert(turns).from_select(
     turns.c.keys(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -17,16 +18,23 @@ def list_sessions(
     *,
     channel: str | None,
     user: str | None,
+    archived: bool | None = None,
     before: tuple[datetime, str] | None,
     limit: int,
 ) -> list[RowMapping]:
-    """Return the owner's sessions, last used first, optionally of a channel or with turns of a user."""
+    """Return the owner's sessions, last used first, optionally of a channel or with turns of a user.
+
+    ``archived`` None selects archived and other sessions.
+    """
     query = sa.select(sessions).where(owned_by(sessions, owner))
     if channel is not None:
         query = query.where(sessions.c.channel == channel)
     if user is not None:
         spoke = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.user == user)
         query = query.where(spoke)
+    if archived is not None:
+        is_archived = sessions.c.archived_at.is_not(None)
+        query = query.where(is_archived if archived else ~is_archived)
     if before is not None:
         at, session_id = before
         query = query.where(
@@ -73,6 +81,16 @@ def nth_newest(connection: Connection, owner: str, channel: str, number: int) ->
     return connection.execute(newest).scalar()
 
 
+def change(
+    connection: Connection, owner: str, session_id: str, values: Mapping[str, object]
+) -> RowMapping | None:
+    """Set columns of a session: ``title`` and ``archived_at``. Return it, or None if there is none."""
+    if values:
+        is_it = owned_by(sessions, owner) & (sessions.c.id == session_id)
+        connection.execute(sa.update(sessions).where(is_it).values(values))
+    return get(connection, owner, session_id)
+
+
 def start_afresh(connection: Connection, owner: str, channel: str) -> None:
     """Hide the earlier messages of a channel, queued ones and their answers included, from the model."""
     connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.channel == channel))
@@ -84,9 +102,19 @@ def reset(connection: Connection, owner: str, session_id: str) -> RowMapping | N
     return get(connection, owner, session_id)
 
 
+def keep_opened_tools(connection: Connection, session_id: str, names: Sequence[str]) -> None:
+    """Store the names of the tools that a session has opened, in order."""
+    opened = sa.update(sessions).where(sessions.c.id == session_id).values(opened_tools=" ".join(names))
+    connection.execute(opened)
+
+
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0)).where(
     history.c.session_id == sessions.c.id
 )
 _AFRESH = sa.update(sessions).values(
-    fresh_from=_NEWEST.scalar_subquery() + 1, fresh_seq=sessions.c.next_seq, summary=None, summary_to=0
+    fresh_from=_NEWEST.scalar_subquery() + 1,
+    fresh_seq=sessions.c.next_seq,
+    summary=None,
+    summary_to=0,
+    opened_tools="",
 )

@@ -16,13 +16,17 @@ from torana.store.engine.tokenizer import TEXT_LIMIT
 class Newest:
     """The part of a session that a model may receive.
 
-    ``history`` has the serialised messages of the newest ended turns, newest first, with their counts.
-    ``shared`` is true if several users have sent messages. ``summary`` summarises the earlier messages.
+    ``history`` has the newest ended turns, newest first: place, serialised messages and their number.
+    ``shared`` is true if several users have sent messages. ``summary`` summarises the messages up to and
+    including the place ``summary_to``. ``opened_tools`` are the names of the tools that the session has opened,
+    in order.
     """
 
-    history: Sequence[tuple[bytes, int]]
+    history: Sequence[tuple[int, bytes, int]]
     shared: bool
     summary: str | None
+    summary_to: int = 0
+    opened_tools: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +47,11 @@ def newest(connection: Connection, owner: str, session_id: str, *, turns_limit: 
     if not rows:
         return Newest(history=(), shared=False, summary=None)
     return Newest(
-        history=[(row.body, row.messages) for row in rows if row.body is not None],
+        history=[(row.seq, row.body, row.messages) for row in rows if row.body is not None],
         shared=bool(rows[0].shared),
         summary=rows[0].summary,
+        opened_tools=rows[0].opened_tools.split(),
+        summary_to=rows[0].summary_to,
     )
 
 
@@ -90,6 +96,26 @@ def keep_summary(
         .values(summary=text, summary_to=to)
     )
     return kept.rowcount == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentTokens:
+    """The input and output tokens of a session's turns, and of its summaries."""
+
+    turns: int
+    summaries: int
+
+
+def spent_tokens(connection: Connection, session_id: str) -> SpentTokens:
+    """Return the tokens that a session has used."""
+    row = connection.execute(_SPENT, {"session_id": session_id}).one()
+    return SpentTokens(turns=row.turns, summaries=row.summaries or 0)
+
+
+def add_summary_tokens(connection: Connection, session_id: str, tokens: int) -> None:
+    """Add the tokens of a summary to a session."""
+    changed = {"summary_tokens": sessions.c.summary_tokens + tokens}
+    connection.execute(sa.update(sessions).where(sessions.c.id == session_id).values(changed))
 
 
 def history_size(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> int:
@@ -141,7 +167,15 @@ _is_fresh = sa.exists().where(
 )
 #: An outer join: a session without history gives one row.
 _NEWEST = (
-    sa.select(sessions.c.shared, sessions.c.summary, history.c.body, history.c.messages)
+    sa.select(
+        sessions.c.shared,
+        sessions.c.summary,
+        sessions.c.opened_tools,
+        sessions.c.summary_to,
+        history.c.seq,
+        history.c.body,
+        history.c.messages,
+    )
     .select_from(
         sessions.outerjoin(
             history,
@@ -175,5 +209,12 @@ _BODIES = (
 )
 
 
+_SPENT = sa.select(
+    sa.select(sa.func.coalesce(sa.func.sum(turns.c.input_tokens + turns.c.output_tokens), 0))
+    .where(turns.c.session_id == sa.bindparam("session_id"))
+    .scalar_subquery()
+    .label("turns"),
+    sa.select(sessions.c.summary_tokens).where(_of_session).scalar_subquery().label("summaries"),
+)
 _SHOWN = _NEWEST.with_only_columns(history.c.body, maintain_column_froms=True).subquery()
 _HISTORY_SIZE = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(_SHOWN.c.body)), 0))

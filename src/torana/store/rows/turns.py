@@ -6,7 +6,7 @@ Functions on behalf of a caller take the owner, which may be ``EVERYONE`` for re
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -17,10 +17,12 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
-from torana.messages import Failure, Inbound, Turn, TurnState, Usage
+from torana.messages import Failure, Inbound, Turn, Usage
 from torana.store.engine.tables import active, calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.engine.tables import approvals as asked
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
+from torana.store.rows import sessions as session_rows
+from torana.store.rows.reports import message_index, timings
 
 _log = logging.getLogger(__name__)
 
@@ -48,12 +50,16 @@ class Ending:
     model: str | None = None
     failure: Failure | None = None
     history: tuple[bytes, int] | None = None
+    #: All tools that the session has opened, in order; None if they have not changed.
+    opened_tools: tuple[str, ...] | None = None
     #: The turn's usage after the last settled step.
     spent: Usage = field(default_factory=Usage)
     #: The bytes of output so far of an interrupted model request; None if there was none.
     stopped_at: int | None = None
     #: The estimated tokens of that request; None if it was not measured.
     stopped_request: int | None = None
+    #: The times of the turn's actions since the last settled step.
+    times: Sequence[timings.Timing] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +126,7 @@ def answer_at_once(
 def find_by_platform_message(connection: Connection, account: str, message: str) -> Turn | None:
     """Return the turn of a platform message, or None."""
     row = connection.execute(_HEARD, {"account": account, "message": message}).mappings().first()
-    return None if row is None else _turn(row)
+    return None if row is None else turn_of(row)
 
 
 def of_channel(connection: Connection, owner: str, channel: str) -> list[Turn]:
@@ -130,22 +136,13 @@ def of_channel(connection: Connection, owner: str, channel: str) -> list[Turn]:
         .where(unfinished, turns.c.owner == owner, turns.c.channel == channel)
         .order_by(turns.c.seq)
     )
-    return [_turn(row) for row in rows.mappings()]
+    return [turn_of(row) for row in rows.mappings()]
 
 
 def get(connection: Connection, owner: str, turn_id: str) -> Turn | None:
     """Return the owner's turn, or None, also for another owner's turn."""
     row = connection.execute(_GET.where(owned_by(turns, owner)), {"id": turn_id}).mappings().first()
-    return None if row is None else _turn(row)
-
-
-def newest(connection: Connection, owner: str, *, state: TurnState | None, limit: int) -> list[Turn]:
-    """Return the owner's turns, newest first, optionally of one state."""
-    query = sa.select(turns).where(owned_by(turns, owner))
-    if state is not None:
-        query = query.where(turns.c.state == state)
-    newest_first = query.order_by(turns.c.created_at.desc(), turns.c.id.desc()).limit(limit)
-    return [_turn(row) for row in connection.execute(newest_first).mappings()]
+    return None if row is None else turn_of(row)
 
 
 def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) -> tuple[list[Turn], Turn | None]:
@@ -156,6 +153,7 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
     """
     beside = _beside(connection, turn)
     ended = _end_all(connection, turn, ending, beside)
+    timings.store(connection, ending.times)
     if not beside.others:
         return ended, None
     connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
@@ -174,7 +172,7 @@ def fail_bare(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     Releasing the reservation, withdrawing approvals and delivering the failure are skipped if they fail too.
     """
     merged = connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
-    ended = [_with_ending(one, ending) for one in (turn, *(_turn(row) for row in merged))]
+    ended = [_with_ending(one, ending) for one in (turn, *(turn_of(row) for row in merged))]
     for one in ended:
         _unless_refused(connection, partial(usage.settle, turn=one, spent=Usage(), at=ending.at))
         outcome = {"state": one.state, "ended_at": one.ended_at} | _failure(one) | _HOLDS_NOTHING
@@ -188,7 +186,7 @@ def fail_bare(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
 def unfinished_of(connection: Connection, session_id: str) -> list[Turn]:
     """Return the unfinished turns of a session, in order."""
     rows = connection.execute(_UNFINISHED_TURNS, {"session_id": session_id}).mappings()
-    return [_turn(row) for row in rows]
+    return [turn_of(row) for row in rows]
 
 
 def target(connection: Connection, owner: str, turn_id: str) -> Turn | None:
@@ -223,7 +221,8 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
         on_busy="queue",
         ended_at=None,
     )
-    connection.execute(_FINISH, {"key": turn.id} | _values(again))
+    message_index.drop(connection, turns.c.id == turn.id)
+    connection.execute(_FINISH, {"key": turn.id, "words_row": None} | _values(again))
     deliveries.drop_failure_notice(connection, turn.id)
     return again
 
@@ -248,7 +247,7 @@ def take_steers(connection: Connection, turn: Turn, step: int) -> list[Turn]:
         .where(turns.c.merged_step == step)
         .order_by(turns.c.seq)
     )
-    return [_turn(row) for row in taken.mappings()]
+    return [turn_of(row) for row in taken.mappings()]
 
 
 def requeue(connection: Connection) -> None:
@@ -264,12 +263,12 @@ def list_interrupted(connection: Connection) -> list[Turn]:
 
     Call it before ``recover``, which queues all active turns.
     """
-    return [replace(_turn(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
+    return [replace(turn_of(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
 
 
 def list_requesting(connection: Connection) -> list[Turn]:
     """Return the active turns with a model request that was sent and is not settled."""
-    return [_turn(row) for row in connection.execute(_REQUESTING).mappings()]
+    return [turn_of(row) for row in connection.execute(_REQUESTING).mappings()]
 
 
 def recover(connection: Connection) -> list[Turn]:
@@ -279,7 +278,7 @@ def recover(connection: Connection) -> list[Turn]:
     """
     connection.execute(_COUNT_CRASHES)
     connection.execute(_REQUEUE)
-    return [_turn(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
+    return [turn_of(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
 
 
 def claim_next(connection: Connection, session_id: str) -> Turn | None:
@@ -287,7 +286,7 @@ def claim_next(connection: Connection, session_id: str) -> Turn | None:
     row = connection.execute(_NEXT, {"session_id": session_id}).mappings().first()
     if row is None:
         return None
-    turn = _turn(row)
+    turn = turn_of(row)
     connection.execute(_START, {"key": turn.id})
     return replace(turn, state="running", attempt=turn.attempt + 1)
 
@@ -341,7 +340,7 @@ def _is_own(row: RowMapping, inbound: Inbound) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Beside:
+class _RelatedRows:
     """The related rows of a turn that ends: unfinished turns of its session, open approvals, a journal.
 
     Most turns have none, and one query is cheaper than several updates without effect. ``held`` is the turn's
@@ -354,13 +353,13 @@ class _Beside:
     held: usage.Held
 
 
-def _beside(connection: Connection, turn: Turn) -> _Beside:
+def _beside(connection: Connection, turn: Turn) -> _RelatedRows:
     key = {"turn_id": turn.id, "session_id": turn.session_id}
     row = connection.execute(_BESIDE, key).mappings().one()
-    return _Beside(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
+    return _RelatedRows(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
 
 
-def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside) -> list[Turn]:
+def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _RelatedRows) -> list[Turn]:
     merged = (
         connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
         if beside.others
@@ -368,11 +367,13 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Beside
     )
     ended = _end(connection, turn, ending, beside.held)
     # The usage of the merged turns is charged to the turn that ran.
-    others = [_end(connection, _turn(row), replace(ending, spent=Usage())) for row in merged]
+    others = [_end(connection, turn_of(row), replace(ending, spent=Usage())) for row in merged]
     if beside.asks:
         approvals.withdraw(connection, turn.id, ending.at)
     if ending.history is not None:
         _keep(connection, turn, *ending.history)
+    if ending.opened_tools is not None:
+        session_rows.keep_opened_tools(connection, turn.session_id, ending.opened_tools)
     if beside.journal and ended.state != "failed":
         journal.clear(connection, turn.id)
     return [ended, *others]
@@ -442,9 +443,7 @@ def _outcome(turn: Turn) -> dict[str, Any]:
         "state": turn.state,
         "reply": turn.reply,
         "model": turn.model,
-        "input_tokens": turn.usage.input_tokens,
-        "output_tokens": turn.usage.output_tokens,
-        "cost_usd": turn.usage.cost_usd,
+        **usage.usage_values(turn.usage),
         "ended_at": turn.ended_at,
     } | _failure(turn)
 
@@ -460,10 +459,11 @@ def _failure(turn: Turn) -> dict[str, Any]:
 
 _HOLDS_NOTHING = {"reserved_tokens": 0, "reserved_microusd": 0, "reserved_on": None, "open_requests": 0}
 #: Columns that ``Turn`` does not have.
-_NOT_OF_A_TURN = frozenset({"merged_step", *_HOLDS_NOTHING})
+_NOT_OF_A_TURN = frozenset({"merged_step", "words_row", *_HOLDS_NOTHING, *usage.USED})
 
 
-def _turn(row: RowMapping) -> Turn:
+def turn_of(row: RowMapping) -> Turn:
+    """Return the turn of a row with all columns."""
     values = {name: value for name, value in row.items() if name not in _NOT_OF_A_TURN}
     failure = Failure(
         code=values.pop("failure_code"),
@@ -471,12 +471,7 @@ def _turn(row: RowMapping) -> Turn:
         retry_after=values.pop("failure_retry_after"),
         policies=tuple(values.pop("failure_policies").split()),
     )
-    used = Usage(
-        input_tokens=values.pop("input_tokens"),
-        output_tokens=values.pop("output_tokens"),
-        cost_usd=values.pop("cost_usd"),
-    )
-    return Turn(**values, usage=used, failure=failure if failure.code else None)
+    return Turn(**values, usage=usage.used_in(row), failure=failure if failure.code else None)
 
 
 # Built once: SQLAlchemy then finds the compiled SQL faster.
@@ -490,6 +485,7 @@ _TAKE_SEQ = _new_session.on_conflict_do_update(
         "speaker": sa.func.coalesce(sessions.c.speaker, _said.speaker),
         "shared": sessions.c.shared | _is_another,
         "title": sa.func.coalesce(sessions.c.title, _said.title),
+        "archived_at": None,
         "updated_at": _said.updated_at,
     },
 ).returning(sessions.c.id, sessions.c.next_seq)

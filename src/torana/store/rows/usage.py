@@ -5,7 +5,7 @@ A period is a day such as ``2026-11-20`` or a minute such as ``2026-11-20T22:05`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -14,11 +14,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.messages import MICRO, Turn, Usage
+from torana.messages import MICRO, InputParts, Turn, Usage
 from torana.store.engine.tables import turns, unfinished, usage
+from torana.store.rows.reports import spending
 
 #: The account of the whole gateway.
 GATEWAY = "gateway"
+
+#: The columns of a turn's usage.
+USED = ("input_tokens", "output_tokens", "cost_usd", "instruction_tokens", "tool_tokens", "history_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,11 @@ class Amount:
     input_tokens: int = 0
     output_tokens: int = 0
     microusd: int = 0
+    #: Estimated parts of ``input_tokens``; the tokens of summaries, which the other numbers contain.
+    instruction_tokens: int = 0
+    tool_tokens: int = 0
+    history_tokens: int = 0
+    summary_tokens: int = 0
     reserved_tokens: int = 0
     reserved_microusd: int = 0
 
@@ -104,14 +113,33 @@ def held_by(connection: Connection, turn_id: str) -> Held:
 
 def held_of(row: RowMapping) -> Held:
     """Return the reservation and usage from a row with the columns ``HELD``."""
-    used = Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_usd=row["cost_usd"])
     return Held(
         tokens=row["reserved_tokens"],
         microusd=row["reserved_microusd"],
         on=row["reserved_on"],
-        used=used,
+        used=used_in(row),
         requests=row["open_requests"],
     )
+
+
+def used_in(row: Mapping[Any, Any]) -> Usage:
+    """Return the usage in a turn's row."""
+    parts = InputParts(
+        instructions=row["instruction_tokens"], tools=row["tool_tokens"], history=row["history_tokens"]
+    )
+    return Usage(
+        input_tokens=row["input_tokens"],
+        output_tokens=row["output_tokens"],
+        cost_usd=row["cost_usd"],
+        estimated_input=parts,
+    )
+
+
+def usage_values(used: Usage) -> dict[str, int | float]:
+    """Return the values of a turn's columns ``USED``."""
+    parts = used.estimated_input
+    tokens = (used.input_tokens, used.output_tokens, used.cost_usd)
+    return dict(zip(USED, (*tokens, parts.instructions, parts.tools, parts.history), strict=True))
 
 
 def hold(connection: Connection, turn_id: str, held: Held) -> None:
@@ -124,9 +152,7 @@ def hold(connection: Connection, turn_id: str, held: Held) -> None:
             "reserved_microusd": held.microusd,
             "reserved_on": held.on,
             "open_requests": held.requests,
-            "input_tokens": held.used.input_tokens,
-            "output_tokens": held.used.output_tokens,
-            "cost_usd": held.used.cost_usd,
+            **usage_values(held.used),
         },
     )
 
@@ -144,6 +170,8 @@ def settle(
     used = _sum(before.used, spent)
     charged = since(before.used, used)
     accounts = accounts_of(turn)
+    if charged != Amount():
+        spending.add(connection, turn, (before.on or f"{at:%Y-%m-%d}")[:10], spent_of(charged), shares=spent)
     if before.on is not None:
         # Only existing rows: a minute's row may have been deleted.
         freed = asdict(charged) | {"reserved_tokens": before.tokens, "reserved_microusd": before.microusd}
@@ -153,6 +181,16 @@ def settle(
     elif charged != Amount():
         add(connection, accounts, [f"{at:%Y-%m-%d}"], charged)
     return used
+
+
+def spent_of(amount: Amount) -> spending.SpentAmount:
+    """Return an amount without its reservation."""
+    return spending.SpentAmount(
+        messages=amount.messages,
+        input_tokens=amount.input_tokens,
+        output_tokens=amount.output_tokens,
+        microusd=amount.microusd,
+    )
 
 
 def count_unanswered(connection: Connection, *, user: str | None = None, token: str | None = None) -> int:
@@ -167,7 +205,11 @@ def count_unanswered(connection: Connection, *, user: str | None = None, token: 
 
 def since(before: Usage, now: Usage) -> Amount:
     """Return the usage between two sums; never negative."""
+    parts, earlier = now.estimated_input, before.estimated_input
     return Amount(
+        instruction_tokens=max(0, parts.instructions - earlier.instructions),
+        tool_tokens=max(0, parts.tools - earlier.tools),
+        history_tokens=max(0, parts.history - earlier.history),
         input_tokens=max(0, now.input_tokens - before.input_tokens),
         output_tokens=max(0, now.output_tokens - before.output_tokens),
         microusd=max(0, round(now.cost_usd * MICRO) - round(before.cost_usd * MICRO)),
@@ -179,6 +221,7 @@ def _sum(first: Usage, second: Usage) -> Usage:
         input_tokens=first.input_tokens + second.input_tokens,
         output_tokens=first.output_tokens + second.output_tokens,
         cost_usd=first.cost_usd + second.cost_usd,
+        estimated_input=first.estimated_input + second.estimated_input,
     )
 
 
@@ -226,9 +269,7 @@ HELD = (
     turns.c.reserved_microusd,
     turns.c.reserved_on,
     turns.c.open_requests,
-    turns.c.input_tokens,
-    turns.c.output_tokens,
-    turns.c.cost_usd,
+    *(turns.c[name] for name in USED),
 )
 _HELD = sa.select(*HELD).where(turns.c.id == sa.bindparam("id"))
 _HOLD = sa.update(turns).where(turns.c.id == sa.bindparam("key"))

@@ -7,12 +7,12 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import uvicorn
@@ -30,6 +30,8 @@ from torana.testing.openai_server.wire import (
     EmbeddingRequest,
     RawReply,
     Reply,
+    context_error,
+    count_tokens,
     embeddings,
     error_body,
 )
@@ -68,7 +70,8 @@ class OpenAIStandIn:
 
     It listens on 127.0.0.1 after its construction, and answers inside the ``with`` block. ``faults`` apply in
     order, one to each request; None is a request without a fault. With ``api_key`` it answers 401 to any other
-    key.
+    key. With ``context_window`` it counts tokens, states its window and refuses longer requests as llama.cpp
+    does; ``tokens_of`` returns the tokens of a request.
     """
 
     def __init__(
@@ -77,11 +80,15 @@ class OpenAIStandIn:
         reply: Rule = fixed_phrases,
         faults: Iterable[Fault | None] = (),
         api_key: str | None = None,
+        context_window: int | None = None,
+        tokens_of: Callable[[ChatRequest], int] = count_tokens,
         port: int = 0,
     ) -> None:
         self._reply = reply
         self._faults = iter(faults)
         self._api_key = api_key
+        self._window = context_window
+        self._tokens_of = tokens_of
         self._numbers = count(1)
         self._requests: deque[ChatRequest] = deque(maxlen=_KEPT_REQUESTS)
         # The socket listens before the thread runs, so that no client connects too early.
@@ -130,7 +137,9 @@ class OpenAIStandIn:
     async def _models(self, request: Request) -> Response:
         if refusal := self._refusal(request):
             return refusal
-        listed = {"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "torana"}
+        listed: dict[str, Any] = {"id": MODEL_NAME, "object": "model", "created": 0, "owned_by": "torana"}
+        if self._window is not None:
+            listed["meta"] = {"n_ctx": self._window}
         return JSONResponse({"object": "list", "data": [listed]})
 
     async def _chat(self, request: Request) -> Response:
@@ -145,6 +154,8 @@ class OpenAIStandIn:
         await _pause(request, fault.delay)
         if fault.status is not None:
             return _error(fault.status, fault.message, code=fault.code, headers=fault.headers)
+        if self._window is not None and (tokens := self._tokens_of(asked)) >= self._window:
+            return JSONResponse(context_error(tokens, self._window), status_code=400)
         said = self._reply(asked)
         if isinstance(said, RawReply):
             return StreamingResponse(said.body, status_code=said.status, headers=said.headers)
@@ -165,12 +176,16 @@ class OpenAIStandIn:
         return JSONResponse(embeddings(asked))
 
     def _completion(self, asked: ChatRequest, reply: Reply) -> Completion:
+        usage = reply.usage
+        if usage is None and self._window is not None:
+            tokens, said = self._tokens_of(asked), len(str(reply.answer).split())
+            usage = {"prompt_tokens": tokens, "completion_tokens": said, "total_tokens": tokens + said}
         return Completion(
             id=f"chatcmpl-{next(self._numbers)}",
             created=int(time.time()),
             request=asked,
             answer=reply.answer,
-            usage=reply.usage,
+            usage=usage,
             pieces=reply.pieces,
         )
 

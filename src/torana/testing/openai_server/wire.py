@@ -11,6 +11,9 @@ from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from torana.messages import NOTE_MARK
+
+_TOKEN = re.compile(r" ?\w{1,4}|[^\w ]| ")
 _WORD = re.compile(r"\s*\S+|\s+")
 #: Arguments are sent in pieces of at least this many characters, and in about this many pieces.
 _ARGUMENT_PIECE = 12
@@ -90,9 +93,9 @@ class ChatRequest(BaseModel):
 
     @property
     def text(self) -> str:
-        """Return the text of the last user message, or an empty string."""
+        """Return the text of the last user message without the gateway's note on it, or an empty string."""
         spoken = (message for message in reversed(self.messages) if message.get("role") == "user")
-        return next((_text(message) for message in spoken), "")
+        return next((_text(message) for message in spoken), "").partition(NOTE_MARK)[0]
 
     @property
     def results(self) -> list[str]:
@@ -103,6 +106,12 @@ class ChatRequest(BaseModel):
                 break
             found.append(_text(message))
         return found[::-1]
+
+    @property
+    def called(self) -> list[str]:
+        """Return the names of the tools whose results end the request, in order."""
+        answer = self.messages[-1 - len(self.results)] if self.results else {}
+        return [call["function"]["name"] for call in answer.get("tool_calls") or ()]
 
     @property
     def schemas(self) -> dict[str, dict[str, Any]]:
@@ -193,6 +202,21 @@ class Completion:
 def error_body(message: str, *, type_: str, code: str | None = None) -> dict[str, Any]:
     """Return an error in OpenAI's format."""
     return {"error": {"message": message, "type": type_, "param": None, "code": code}}
+
+
+def count_tokens(request: ChatRequest) -> int:
+    """Return the tokens of a request: each four letters or digits of a word, and each other character."""
+    tools = [tool.model_dump(mode="json") for tool in request.tools]
+    return len(_TOKEN.findall(json.dumps([request.messages, tools], ensure_ascii=False)))
+
+
+def context_error(tokens: int, window: int) -> dict[str, Any]:
+    """Return llama.cpp's error for a request that exceeds the context window."""
+    message = (
+        f"request ({tokens} tokens) exceeds the available context size ({window} tokens), try increasing it"
+    )
+    error = {"code": 400, "message": message, "type": "exceed_context_size_error"}
+    return {"error": {**error, "n_prompt_tokens": tokens, "n_ctx": window}}
 
 
 def _text(message: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field
 from pydantic_ai import RunContext
 
 from torana.aio import run_uncancellable
-from torana.sessions import Said, Sessions, Speaker
+from torana.sessions import Sessions, SessionText, Speaker
 from torana.sessions.history import indent_below
 from torana.store.engine.tokenizer import words
 from torana.tools.base import ToolContext, tool
@@ -49,7 +49,7 @@ class ConversationTools:
             about: Only messages that contain all of these words; empty for any.
         """
         newest = order == "last"
-        found: list[Said] = []
+        found: list[SessionText] = []
         async with aclosing(self._sessions.earlier(ctx.deps.turn, speaker=speaker, newest=newest)) as pages:
             async for said in pages:
                 # A cancelled call ends with its part of the search, not before: see ToolShares.
@@ -62,19 +62,19 @@ class ConversationTools:
         return "\n".join(_quote(item, asking=asking) for item in (reversed(found) if newest else found))
 
 
-def _find(said: Iterable[Said], about: str, count: int) -> list[Said]:
+def _find(said: Iterable[SessionText], about: str, count: int) -> list[SessionText]:
     """Return the first ``count`` messages that contain all words. It may be slow: call it in a thread."""
     wanted = set(words(about))
     matching = (item for item in said if not wanted or wanted <= set(words(item.text)))
     return list(islice(matching, count))
 
 
-def _quote(item: Said, *, asking: str | None) -> str:
+def _quote(item: SessionText, *, asking: str | None) -> str:
     text = item.text if len(item.text) <= _EXCERPT else item.text[:_EXCERPT] + " …"
     return f"{_who(item, asking)} said: {indent_below(text)}"
 
 
-def _who(item: Said, asking: str | None) -> str:
+def _who(item: SessionText, asking: str | None) -> str:
     if item.speaker == "assistant":
         return "I"
     return "You" if item.user == asking else item.user or "Someone"

@@ -52,7 +52,7 @@ _SAID = 500
 _log = logging.getLogger(__name__)
 
 
-class Signs:
+class ConnectionState:
     """The state of a connection, for its supervisor."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Signs:
 class Connection:
     """An initialized connection. It must be used in the event loop that opened it."""
 
-    def __init__(self, *, server: Server, session: ClientSession, signs: Signs) -> None:
+    def __init__(self, *, server: Server, session: ClientSession, signs: ConnectionState) -> None:
         self._server = server
         self._session = session
         self.signs = signs
@@ -152,7 +152,7 @@ async def open_connection(server: Server, surroundings: ProgramEnvironment) -> A
 
     Raises ``ConfigInvalid`` for faults that the operator must fix, and other errors if the connection fails.
     """
-    signs = Signs()
+    signs = ConnectionState()
 
     async def on_message(message: object) -> None:
         if isinstance(message, ToolListChangedNotification):

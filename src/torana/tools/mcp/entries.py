@@ -117,7 +117,7 @@ class Server(BaseModel):
         """Return the address or command of the server without secrets; another source is another server."""
         return json.dumps([self.command, *self.args, self.url])
 
-    def wants(self, tool: str) -> bool:
+    def is_wanted(self, tool: str) -> bool:
         """Return whether the settings allow the tool to be offered."""
         return tool not in self.exclude and (self.include is None or tool in self.include)
 
@@ -135,13 +135,13 @@ def read_servers(
 
     Raises ``ConfigInvalid`` with one line for each fault, without values.
     """
-    servers, faults = sound_servers(tables, file=file, environ=environ)
+    servers, faults = valid_servers(tables, file=file, environ=environ)
     if faults:
         raise ConfigInvalid("\n".join(faults))
     return servers
 
 
-def sound_servers(
+def valid_servers(
     tables: Mapping[str, Mapping[str, Any]], *, file: Path | None, environ: Mapping[str, str]
 ) -> tuple[list[Server], list[str]]:
     """Return the servers with valid entries, and one line for each fault of the others.

@@ -27,7 +27,7 @@ class Pins:
             self._known = self._read_file()
         return self._known
 
-    def keep(self, digests: Mapping[str, str]) -> None:
+    def accept(self, digests: Mapping[str, str]) -> None:
         """Accept these digests in addition to the known ones. Raises ``OSError``."""
         known = {**(self.load() or {}), **digests}
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from typing import Any
 from torana.errors import ConfigInvalid, Conflict, NotFound, StoreUnavailable
 from torana.installation import this_installation
 from torana.store.backup.archive import MCP_NAME
-from torana.tools.mcp.entries import Server, search_path, sound_servers
+from torana.tools.mcp.entries import Server, search_path, valid_servers
 from torana.tools.mcp.listing import ToolOffer
 from torana.tools.mcp.pins import Pins
 from torana.tools.mcp.supervisor import McpSupervisor, Opens
@@ -124,7 +124,7 @@ def check_servers(
 
     Raises ``ConfigInvalid`` with one line for each fault of any server.
     """
-    servers, faults = sound_servers(tables, file=file, environ=environ)
+    servers, faults = valid_servers(tables, file=file, environ=environ)
     if servers and not _has_library():
         faults.append(f"mcp: {_missing_library()}")
     faults += [

@@ -109,7 +109,7 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
 
     def approve(self) -> None:
         """Accept the tools that wait for approval, and offer them. Raises ``OSError``."""
-        self._pins.keep({offer.tool: offer.digest for offer in self._latest.offers})
+        self._pins.accept({offer.tool: offer.digest for offer in self._latest.offers})
         self._offer(self._latest)
 
     async def _connect(self) -> str:
@@ -158,7 +158,7 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
         known = self._pins.load()
         if known is None:
             known = {offer.tool: offer.digest for offer in listing.offers}
-            self._pins.keep(known)
+            self._pins.accept(known)
         new = [offer for offer in listing.offers if known.get(offer.tool) != offer.digest]
         cure = f"run `torana mcp approve {self._server.name}` to accept it"
         held = [

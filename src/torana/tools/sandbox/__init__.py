@@ -4,7 +4,7 @@ from torana.tools.sandbox.bubblewrap import FOLDER, Bubblewrap
 from torana.tools.sandbox.job import Job, Outcome, SandboxFault, SandboxLimits, Stopped
 from torana.tools.sandbox.run import Sandbox
 from torana.tools.sandbox.usage import OTHERS, PROCESS_FACTOR
-from torana.tools.sandbox.workdirs import sweep_rooms
+from torana.tools.sandbox.workdirs import sweep_workdirs
 
 __all__ = [
     "FOLDER",
@@ -17,5 +17,5 @@ __all__ = [
     "SandboxFault",
     "SandboxLimits",
     "Stopped",
-    "sweep_rooms",
+    "sweep_workdirs",
 ]

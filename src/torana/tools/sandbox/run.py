@@ -17,7 +17,7 @@ from torana.tools.sandbox.egress import Egress, Resolve
 from torana.tools.sandbox.job import Job, Outcome, SandboxFault, SandboxLimits
 from torana.tools.sandbox.process import BoundedProcess, sealed_file
 from torana.tools.sandbox.usage import Disks
-from torana.tools.sandbox.workdirs import make_room
+from torana.tools.sandbox.workdirs import make_workdir
 
 #: The environment of every job, to which only the job's variables are added.
 _ENVIRON = {"PATH": PATH, "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108 - inside
@@ -67,7 +67,7 @@ class Sandbox:
                 raise SandboxFault(f"The sandbox cannot be started: {error.strerror or error}.") from error
 
     async def _run(self, job: Job, limits: SandboxLimits) -> Outcome:
-        room = make_room(group=NOBODY if os.geteuid() == 0 else None)
+        room = make_workdir(group=NOBODY if os.geteuid() == 0 else None)
         with ExitStack() as held:
             try:
                 prepared = await run_uncancellable(partial(self._prepare, job, room.path, held))

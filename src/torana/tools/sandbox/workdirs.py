@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-#: The prefix of a room's name, in the system's directory for temporary files.
+#: The prefix of a working directory's name, in the system's directory for temporary files.
 PREFIX = "torana-run-"
 
-#: The maximum number of rooms that one sweep removes. A crash leaves at most one per concurrent run.
+#: The maximum number of directories that one sweep removes. A crash leaves at most one per concurrent run.
 _SWEPT_LIMIT = 100
 _TRIES = 10
-#: The modes of a room. If the gateway is root, the sandbox's user may pass through it.
+#: The modes of a directory. If the gateway is root, the sandbox's user may pass through it.
 _PRIVATE, _PASSABLE = 0o700, 0o710
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Workdir:
     """The directory of one run."""
 
     path: Path
@@ -35,7 +35,7 @@ class Room:
         os.close(self._lock)
 
 
-def make_room(*, group: int | None = None) -> Room:
+def make_workdir(*, group: int | None = None) -> Workdir:
     """Create an empty private directory, through which ``group`` may pass. Raises ``OSError``."""
     for _ in range(_TRIES):
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -51,13 +51,13 @@ def make_room(*, group: int | None = None) -> Room:
     if group is not None:
         os.chown(path, -1, group)
         path.chmod(_PASSABLE)
-    return Room(path, lock)
+    return Workdir(path, lock)
 
 
-def sweep_rooms() -> int:
-    """Remove the rooms that killed gateways of this user left, and return their number. Blocks.
+def sweep_workdirs() -> int:
+    """Remove the directories that killed gateways of this user left, and return their number. Blocks.
 
-    Rooms of running gateways are locked. Removes at most 100, and skips rooms that cannot be removed.
+    Directories of running gateways are locked. Removes at most 100, and skips those that cannot be removed.
     """
     try:
         with os.scandir(tempfile.gettempdir()) as entries:

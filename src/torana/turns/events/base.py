@@ -25,7 +25,7 @@ class EventLog(ABC):
         """Add an event without waiting for slow readers. A terminal event is the last one."""
 
     @abstractmethod
-    def knows(self, turn_id: str) -> bool:
+    def has_events(self, turn_id: str) -> bool:
         """Return whether the log has events of this turn."""
 
     @abstractmethod

@@ -118,7 +118,7 @@ class MemoryEventLog(EventLog):
         if channel is not None:
             self._ended_size -= channel.weight
 
-    def knows(self, turn_id: str) -> bool:
+    def has_events(self, turn_id: str) -> bool:
         return turn_id in self._live or turn_id in self._ended
 
     async def follow(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import httpx2
 
 from torana.web.client import GuardedClient
-from torana.web.errors import AnsweredBadly
+from torana.web.errors import BadResponse
 from torana.web.guard import Guard
 
 _MAX_BYTES = 1024 * 1024
@@ -83,7 +83,7 @@ class Search:
             found = self._service.hits(json.loads(page.body))
             hits = [self._hit(item) for item in found if isinstance(item, dict)]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise AnsweredBadly("The response of the search service has no results.") from error
+            raise BadResponse("The response of the search service has no results.") from error
         return [hit for hit in hits if hit.url][:count]
 
     def _hit(self, item: Any) -> Hit:

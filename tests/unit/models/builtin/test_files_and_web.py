@@ -8,22 +8,22 @@ from torana.models.builtin.choice import Chooser
 from torana.models.builtin.explicit import ExplicitCall, Unclear
 
 
-def fetched(url: str) -> ExplicitCall:
+def fetch_call(url: str) -> ExplicitCall:
     return ExplicitCall("web_fetch", {"url": url})
 
 
-def saved(name: str, text: str) -> ExplicitCall:
+def write_call(name: str, text: str) -> ExplicitCall:
     return ExplicitCall("write_file", {"name": name, "text": text})
 
 
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("Fetch https://example.org/a?b=c", fetched("https://example.org/a?b=c")),
-        ("fetch the page at http://example.org.", fetched("http://example.org")),
-        ("Please open <https://example.org/>, thanks!", fetched("https://example.org/")),
-        ("What does https://example.org/faq say?", fetched("https://example.org/faq")),
-        ("could you read https://Example.org/Path please", fetched("https://Example.org/Path")),
+        ("Fetch https://example.org/a?b=c", fetch_call("https://example.org/a?b=c")),
+        ("fetch the page at http://example.org.", fetch_call("http://example.org")),
+        ("Please open <https://example.org/>, thanks!", fetch_call("https://example.org/")),
+        ("What does https://example.org/faq say?", fetch_call("https://example.org/faq")),
+        ("could you read https://Example.org/Path please", fetch_call("https://Example.org/Path")),
         (
             "search the web for cheap flights to Oslo",
             ExplicitCall("web_search", {"query": "cheap flights to Oslo"}),
@@ -34,14 +34,14 @@ def saved(name: str, text: str) -> ExplicitCall:
         ("Read notes.txt", ExplicitCall("read_file", {"name": "notes.txt"})),
         ("what is in the file trips/oslo.md?", ExplicitCall("read_file", {"name": "trips/oslo.md"})),
         ("delete the file notes.txt", ExplicitCall("delete_file", {"name": "notes.txt"})),
-        ("Save milk, eggs and bread to shopping.txt", saved("shopping.txt", "milk, eggs and bread")),
-        ('write "call Ana" into todo.md', saved("todo.md", "call Ana")),
-        ('write "my shopping list" to list.txt', saved("list.txt", "my shopping list")),
-        ("save buy milk to notes.txt", saved("notes.txt", "buy milk")),
-        ("Save this to notes.txt: Buy milk.", saved("notes.txt", "Buy milk.")),
-        ("save x to a/b/../c.txt", saved("a/b/../c.txt", "x")),
+        ("Save milk, eggs and bread to shopping.txt", write_call("shopping.txt", "milk, eggs and bread")),
+        ('write "call Ana" into todo.md', write_call("todo.md", "call Ana")),
+        ('write "my shopping list" to list.txt', write_call("list.txt", "my shopping list")),
+        ("save buy milk to notes.txt", write_call("notes.txt", "buy milk")),
+        ("Save this to notes.txt: Buy milk.", write_call("notes.txt", "Buy milk.")),
+        ("save x to a/b/../c.txt", write_call("a/b/../c.txt", "x")),
         ("read /etc/hosts.txt", ExplicitCall("read_file", {"name": "/etc/hosts.txt"})),
-        ("Save to a new file called a.csv:\na,b\n1,2\n", saved("a.csv", "a,b\n1,2")),
+        ("Save to a new file called a.csv:\na,b\n1,2\n", write_call("a.csv", "a,b\n1,2")),
     ],
 )
 def test_file_and_web_messages_are_matched(chooser: Chooser, text: str, call: ExplicitCall) -> None:

@@ -30,11 +30,11 @@ def time(**place: str) -> ExplicitCall:
     return ExplicitCall("current_time", place)
 
 
-def kept(text: str, subject: str = "") -> ExplicitCall:
+def to_remember(text: str, subject: str = "") -> ExplicitCall:
     return ExplicitCall("remember", {"text": text, "subject": subject})
 
 
-def recalled(query: str) -> ExplicitCall:
+def to_recall(query: str) -> ExplicitCall:
     return ExplicitCall("recall", {"query": query, "every_word": True})
 
 
@@ -192,31 +192,34 @@ def test_time_and_date_messages_are_matched(chooser: Chooser, text: str, call: E
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("remember that my sister is called Ana", kept("my sister is called Ana", "my sister's name")),
-        ("Remember that my sister's name is Ana.", kept("my sister's name is Ana", "my sister's name")),
-        ("please remember that I live in Rome.", kept("I live in Rome", "where I live")),
-        ("My favourite tea is black, keep that in mind", kept("My favourite tea is black", "my favourite tea")),
-        ("remember my favorite Drink is tea", kept("my favorite Drink is tea", "my favourite drink")),
-        ("note that I work at the harbour", kept("I work at the harbour", "where I work")),
-        ("remember that my name's Ada", kept("my name's Ada", "my name")),
-        ("Don't forget that my sister is tall", kept("my sister is tall")),
-        ("make a note that I am allergic to peanuts", kept("I am allergic to peanuts")),
-        ("remember that I like tea", kept("I like tea")),
-        ("remember to buy milk", kept("to buy milk")),
-        ("Remember: dentist on Tuesday", kept("dentist on Tuesday")),
-        ("Can you remember that my dog is called Rex?", kept("my dog is called Rex", "my dog's name")),
-        ("what is my sister called?", recalled("sister name")),
-        ("what is my name?", recalled("name")),
-        ("what am I called?", recalled("name")),
-        ("what's my sister's name", recalled("sister's name")),
-        ("when was I born", recalled("I born")),
-        ("what do you know about the trip to Rome", recalled("trip Rome")),
-        ("what's my favourite colour", recalled("favourite colour")),
-        ("Where do I live?", recalled("I live")),
+        ("remember that my sister is called Ana", to_remember("my sister is called Ana", "my sister's name")),
+        ("Remember that my sister's name is Ana.", to_remember("my sister's name is Ana", "my sister's name")),
+        ("please remember that I live in Rome.", to_remember("I live in Rome", "where I live")),
+        (
+            "My favourite tea is black, keep that in mind",
+            to_remember("My favourite tea is black", "my favourite tea"),
+        ),
+        ("remember my favorite Drink is tea", to_remember("my favorite Drink is tea", "my favourite drink")),
+        ("note that I work at the harbour", to_remember("I work at the harbour", "where I work")),
+        ("remember that my name's Ada", to_remember("my name's Ada", "my name")),
+        ("Don't forget that my sister is tall", to_remember("my sister is tall")),
+        ("make a note that I am allergic to peanuts", to_remember("I am allergic to peanuts")),
+        ("remember that I like tea", to_remember("I like tea")),
+        ("remember to buy milk", to_remember("to buy milk")),
+        ("Remember: dentist on Tuesday", to_remember("dentist on Tuesday")),
+        ("Can you remember that my dog is called Rex?", to_remember("my dog is called Rex", "my dog's name")),
+        ("what is my sister called?", to_recall("sister name")),
+        ("what is my name?", to_recall("name")),
+        ("what am I called?", to_recall("name")),
+        ("what's my sister's name", to_recall("sister's name")),
+        ("when was I born", to_recall("I born")),
+        ("what do you know about the trip to Rome", to_recall("trip Rome")),
+        ("what's my favourite colour", to_recall("favourite colour")),
+        ("Where do I live?", to_recall("I live")),
         ("what do you know about me", ExplicitCall("recall", {"query": ""})),
-        ("what do you remember about my sister?", recalled("sister")),
-        ("do you remember what I told you about my job?", recalled("job")),
-        ("do you know my birthday", recalled("birthday")),
+        ("what do you remember about my sister?", to_recall("sister")),
+        ("do you remember what I told you about my job?", to_recall("job")),
+        ("do you know my birthday", to_recall("birthday")),
         ("forget my sister's name", ExplicitCall("forget", {"query": "sister's name"})),
         ("Please forget what you know about my job.", ExplicitCall("forget", {"query": "job"})),
     ],

@@ -54,9 +54,9 @@ def setup(
     passed and you have seen the changes. Run the command again at any time.
     """
     # Imported here so that the help of the command is printed at once.
-    from torana.cli.commands.setup.steps import Wishes, run_setup
+    from torana.cli.commands.setup.steps import SetupOptions, run_setup
 
-    wishes = Wishes(
+    wishes = SetupOptions(
         provider=provider,
         model=model,
         base_url=base_url,

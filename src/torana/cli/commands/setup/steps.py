@@ -33,7 +33,7 @@ _TOKEN = "TORANA_GATEWAY_TOKEN"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class SetupOptions:
     """The options of ``torana setup``; None where the operator is asked."""
 
     provider: str | None = None
@@ -73,7 +73,7 @@ def settings_files(config: Path | None) -> SettingsFiles:
     )
 
 
-def run_setup(wishes: Wishes) -> None:
+def run_setup(wishes: SetupOptions) -> None:
     """Ask, check and write. Raises ``OperatorError``; nothing is written before all checks have passed."""
     ask = questions(defaults=wishes.defaults)
     place = settings_files(wishes.config)
@@ -89,7 +89,7 @@ def run_setup(wishes: Wishes) -> None:
         loaded = load(flags={"config": wishes.config}, environ=dict(os.environ), cwd=Path.cwd())
         if platform:
             platforms.show_link(platform)
-            let_in(ask, platform, loaded)
+            approve_first_sender(ask, platform, loaded)
         _install_service(ask, wishes)
         _say_what_to_try(loaded, platform)
 
@@ -107,7 +107,7 @@ def _retry(ask: Questions, step: Callable[[], T]) -> T:
                 raise OperatorError("Nothing was changed; `torana setup` starts again.") from error
 
 
-def _connect(ask: Questions, wishes: Wishes, place: SettingsFiles) -> ConnectedPlatform | None:
+def _connect(ask: Questions, wishes: SetupOptions, place: SettingsFiles) -> ConnectedPlatform | None:
     return platforms.connect(
         ask,
         kind=wishes.platform,
@@ -117,7 +117,7 @@ def _connect(ask: Questions, wishes: Wishes, place: SettingsFiles) -> ConnectedP
     )
 
 
-def _choose_model(ask: Questions, wishes: Wishes, place: SettingsFiles) -> ChosenModel:
+def _choose_model(ask: Questions, wishes: SetupOptions, place: SettingsFiles) -> ChosenModel:
     """Choose a model, and make one real call to it."""
     model = choose_model(
         ask,
@@ -174,7 +174,7 @@ def _accounts(place: SettingsFiles) -> Mapping[str, Any]:
     return cast("dict[str, Any]", tables) if isinstance(tables, dict) else {}
 
 
-def _new_token(ask: Questions, wishes: Wishes, place: SettingsFiles) -> str | None:
+def _new_token(ask: Questions, wishes: SetupOptions, place: SettingsFiles) -> str | None:
     if _TOKEN in place.all_variables:
         return None
     wanted = wishes.token
@@ -201,10 +201,10 @@ def _settings(model: ChosenModel, platform: ConnectedPlatform | None, place: Set
     return values
 
 
-def let_in(ask: Questions, platform: ConnectedPlatform, loaded: Loaded) -> None:
+def approve_first_sender(ask: Questions, platform: ConnectedPlatform, loaded: Loaded) -> None:
     """Wait for the first message on Telegram, and approve its sender if the operator agrees."""
     if not ask.interactive or platform.kind != "telegram":
-        typer.echo("A new sender receives a code; `torana pair approve CODE` lets the sender in.")
+        typer.echo("A new sender receives a code; `torana pair approve CODE` approves the sender.")
         return
     if running_gateway(loaded.settings):
         typer.echo("Restart the gateway, so that it reads these settings.")
@@ -231,7 +231,7 @@ def _approve(platform: ConnectedPlatform, sender: FirstSender, loaded: Loaded) -
     typer.echo(on_one_line(f"{who} is approved. The gateway answers the message after it starts."))
 
 
-def _install_service(ask: Questions, wishes: Wishes) -> None:
+def _install_service(ask: Questions, wishes: SetupOptions) -> None:
     if "service" not in COMMANDS:
         return
     wanted = wishes.service

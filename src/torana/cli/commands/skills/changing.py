@@ -79,7 +79,7 @@ def _install(loaded: Loaded, archive: bytes, origin: str, path: str | None) -> s
     """Put a skill of an archive in quarantine and return its slug. Raises ``OperatorError``."""
 
     async def by_hand(changes: SkillInstaller) -> str:
-        made = await changes.take_in(archive, origin=origin, path=path, act=act_by_hand())
+        made = await changes.install_archive(archive, origin=origin, path=path, act=act_by_hand())
         return made.slug
 
     query = urlencode({"origin": origin, **({"path": path} if path else {})})
@@ -139,7 +139,10 @@ def approve(
     slug: Slug,
     instructions_only: Annotated[
         bool,
-        typer.Option("--instructions-only", help=("Grant its scripts nothing, and do not allow them to run.")),
+        typer.Option(
+            "--instructions-only",
+            help="Load only the instructions: grant nothing, and do not allow the scripts to run.",
+        ),
     ] = False,
     yes: Yes = False,
     config: ConfigFlag = None,
@@ -226,7 +229,7 @@ def update(
         raise OperatorError(f"{error.detail}{hint}") from error
 
     async def by_hand(changes: SkillInstaller) -> None:
-        await changes.renew(slug, archive, act=act_by_hand())
+        await changes.update_from_archive(slug, archive, act=act_by_hand())
 
     _apply_change(loaded, _Change(method="POST", path=_path(slug, "/update"), body=archive, by_hand=by_hand))
     body = _tell_report(loaded, slug, as_json=as_json)

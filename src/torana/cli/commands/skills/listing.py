@@ -22,7 +22,7 @@ Slug = Annotated[str, typer.Argument(help="The skill's short name.")]
 
 
 def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
-    """List the loaded skills, then those that are not: in quarantine, disabled, changed or broken."""
+    """List the loaded skills, then the other skills: in quarantine, disabled, changed or broken."""
     from torana.api.schemas.skills import SkillStandingBody
     from torana.cli.commands.skills.reading import SkillsHere
 

@@ -25,7 +25,7 @@ def report_lines(version: SkillVersionBody) -> Iterator[str]:
     yield from (f"Warning: {warning}" for warning in version.warnings)
     needs = version.needs.model_dump()
     wanted = {words: needs[name] for name, words in _WANTED.items() if needs[name]}
-    yield "It wants:" if wanted else "It needs nothing but to be read."
+    yield "It requests:" if wanted else "It requests no resources."
     yield from (f"  {words}: {', '.join(names)}" for words, names in wanted.items())
     yield (
         "Look at:" if version.findings else "No suspicious lines were found. This is no proof that it is safe."

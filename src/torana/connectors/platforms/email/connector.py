@@ -63,7 +63,7 @@ from torana.connectors.platforms.email.parser import (
     line,
     read,
 )
-from torana.connectors.platforms.email.sender_auth import doubt, machine
+from torana.connectors.platforms.email.sender_auth import authentication_fault, automatic_reason
 from torana.connectors.platforms.email.text import plain_of
 from torana.connectors.transport.markup import html
 from torana.connectors.transport.timestamps import time_in_mail
@@ -73,7 +73,8 @@ _log = logging.getLogger(__name__)
 #: Maximum number of files of a mail, and of references in a reply.
 FILES_LIMIT = 50
 REFERENCES_LIMIT = 20
-#: Timeouts, in seconds, before the mail, for the mail, and for the goodbye: together less than a minute.
+#: Timeouts, in seconds, for the SMTP steps before the mail, for the mail, and for QUIT: together less than a
+#: minute.
 _BEFORE, _DURING, _AFTER = 20.0, 35.0, 2.0
 
 #: Headers are not folded: Python would write message ids longer than a line as encoded words.
@@ -177,7 +178,7 @@ class Email(Connector[EmailSettings]):
         client = await self._smtp()
         try:
             await self._announce(client, part.place.chat)
-            await _hand_over(client, message.as_bytes(policy=_UNFOLDED))
+            await _send_mail(client, message.as_bytes(policy=_UNFOLDED))
             with suppress(SMTPException, OSError):
                 await client.quit(timeout=_AFTER)
         finally:
@@ -215,7 +216,7 @@ class Email(Connector[EmailSettings]):
         except Exception as error:  # noqa: BLE001 - one unreadable mail must not stop the others
             _log.warning("mail_unreadable", extra={"error": type(error).__name__})
             return None
-        why = self._unheard(letter)
+        why = self._reason_to_ignore(letter)
         if why:
             _log.info("mail_ignored", extra={"reason": why, "sender": letter.address, "mail": letter.id})
             return None
@@ -234,15 +235,15 @@ class Email(Connector[EmailSettings]):
             said_at=time_in_mail(header(letter.headers, "date")),
         )
 
-    def _unheard(self, letter: ParsedEmail) -> str | None:
+    def _reason_to_ignore(self, letter: ParsedEmail) -> str | None:
         """Return the reason why a mail is ignored, or None."""
         if not letter.address:
             return "unreadable sender"
         if letter.address == self._address:
             return "own mail"
-        if why := machine(letter):
+        if why := automatic_reason(letter):
             return why
-        if not self.settings.trust_from and (why := doubt(letter, self.settings.authserv)):
+        if not self.settings.trust_from and (why := authentication_fault(letter, self.settings.authserv)):
             return why
         return None if _text(letter) or letter.files else "empty"
 
@@ -328,7 +329,7 @@ class Email(Connector[EmailSettings]):
         return self._tls
 
 
-async def _hand_over(client: SMTP, message: bytes) -> None:
+async def _send_mail(client: SMTP, message: bytes) -> None:
     """Send the mail itself; raise the connector error for a failure."""
     try:
         await client.data(message, timeout=_DURING)

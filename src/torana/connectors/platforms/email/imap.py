@@ -127,7 +127,7 @@ async def open_mailbox(access: MailboxAccess) -> AsyncGenerator[Mailbox]:
         seconds=TIMEOUT,
     )
     try:
-        await connection.greet(seconds=TIMEOUT)
+        await connection.read_greeting(seconds=TIMEOUT)
         if access.tls == "starttls":
             await connection.start_tls(access.context, access.host, seconds=TIMEOUT)
         await _log_in(connection, access)

@@ -21,7 +21,7 @@ _LISTS = (
 )
 
 
-def machine(letter: ParsedEmail) -> str | None:
+def automatic_reason(letter: ParsedEmail) -> str | None:
     """Return the reason why a mail counts as automatic, or None; such mail gets no reply (RFC 3834)."""
     headers = letter.headers
     submitted = header(headers, "auto-submitted").partition(";")[0].strip().lower()
@@ -52,7 +52,7 @@ class _Result:
     about: Mapping[str, str]
 
 
-def doubt(letter: ParsedEmail, server: str) -> str | None:
+def authentication_fault(letter: ParsedEmail, server: str) -> str | None:
     """Return the reason why the sender may be forged, or None, by our mail server's results (RFC 8601).
 
     Only the topmost header of this ``server`` counts, which was added last: a sender can forge all others.

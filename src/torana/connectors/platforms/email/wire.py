@@ -60,7 +60,7 @@ class ImapConnection:
             streams = await asyncio.open_connection(host, port, ssl=tls, limit=line_limit)
         return cls(*streams, line_limit=line_limit, limit=limit)
 
-    async def greet(self, *, seconds: float) -> None:
+    async def read_greeting(self, *, seconds: float) -> None:
         """Read the greeting. Raises ``ConnectionError`` if the server refuses the connection."""
         greeting = await self._read_line(seconds)
         if not greeting.text.upper().startswith(b"* OK"):

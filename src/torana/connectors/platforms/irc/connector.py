@@ -194,7 +194,7 @@ class Irc(Connector[IrcSettings]):
     async def _probe(self) -> None:
         while True:
             await asyncio.sleep(PROBE)
-            self._wire.say("PING", "torana")
+            self._wire.write_line("PING", "torana")
             self._login.reclaim_nick()
             self._channels.join(self._channels.missing)
 
@@ -240,7 +240,7 @@ class Irc(Connector[IrcSettings]):
     def _all_handlers(self) -> dict[str, Handler]:
         """Return the handler of each command; other commands are ignored."""
         handlers: dict[str, Handler] = {
-            "PING": lambda message: self._wire.say("PONG", message.text),
+            "PING": lambda message: self._wire.write_line("PONG", message.text),
             "PONG": self._outgoing.on_pong,
             "JOIN": self._channels.on_join,
             "PART": lambda message: self._channels.on_leave(message, message.nick),
@@ -254,7 +254,7 @@ class Irc(Connector[IrcSettings]):
 
     def _on_end_of_motd(self, _: IrcMessage) -> None:
         self._is_welcome = True
-        self._wire.say("MODE", self._login.nick, "+B")  # marks a bot; an error is ignored
+        self._wire.write_line("MODE", self._login.nick, "+B")  # marks a bot; an error is ignored
         self._channels.join(self._channels.missing)
 
     def _on_nick_refused(self, message: IrcMessage) -> None:
@@ -280,7 +280,7 @@ class _Wire:
         reader, self._writer = await asyncio.open_connection(host, port, ssl=context, limit=_READ_LIMIT)
         return reader
 
-    def say(self, *params: str) -> None:
+    def write_line(self, *params: str) -> None:
         """Write a line; its last parameter may contain spaces."""
         if self._writer is None:
             raise RetryLater("there is no connection")
@@ -290,9 +290,9 @@ class _Wire:
             raise PermanentError("a line must not contain line ends")
         self._writer.write(line.encode(errors="replace") + b"\r\n")
 
-    async def say_and_flush(self, *params: str) -> None:
+    async def write_line_and_flush(self, *params: str) -> None:
         """Write a line, and wait until the output buffer has room."""
-        self.say(*params)
+        self.write_line(*params)
         if self._writer is not None:
             async with asyncio.timeout(TIMEOUT):
                 await self._writer.drain()
@@ -322,11 +322,11 @@ class _Login:
 
     def begin(self) -> None:
         nick = self._settings.nick
-        self._wire.say("CAP", "LS", "302")
+        self._wire.write_line("CAP", "LS", "302")
         if self._settings.password:
-            self._wire.say("PASS", self._settings.password.get_secret_value())
-        self._wire.say("NICK", self.nick)
-        self._wire.say("USER", re.sub(r"\W", "", nick)[:10] or "torana", "0", "*", nick)
+            self._wire.write_line("PASS", self._settings.password.get_secret_value())
+        self._wire.write_line("NICK", self.nick)
+        self._wire.write_line("USER", re.sub(r"\W", "", nick)[:10] or "torana", "0", "*", nick)
 
     def is_ours(self, nick: str) -> bool:
         return nick.lower() == self.nick.lower()
@@ -334,7 +334,7 @@ class _Login:
     def reclaim_nick(self) -> None:
         """Request the nick of the settings, if the account has another one."""
         if not self.is_ours(self._settings.nick):
-            self._wire.say("NICK", self._settings.nick)
+            self._wire.write_line("NICK", self._settings.nick)
 
     def handlers(self) -> dict[str, Handler]:
         refused = ("464", "465", "902", "904", "905", "906", "908")
@@ -356,7 +356,7 @@ class _Login:
             raise ConnectionError("the nick and its variants are in use")
         taken, self.nick = self.nick, self._spare.pop()
         log.warning("irc_nick_in_use", extra={"nick": taken, "instead": self.nick})
-        self._wire.say("NICK", self.nick)
+        self._wire.write_line("NICK", self.nick)
 
     def _on_cap(self, message: IrcMessage) -> None:
         if message.param(1) == "ls":
@@ -364,13 +364,13 @@ class _Login:
             if message.param(2) != "*":
                 wanted = {*_TAGS} if self._identified else {*_TAGS, "sasl"}
                 if wanted & self._offered:
-                    self._wire.say("CAP", "REQ", " ".join(sorted(wanted & self._offered)))
+                    self._wire.write_line("CAP", "REQ", " ".join(sorted(wanted & self._offered)))
                 else:
-                    self._wire.say("CAP", "END")
+                    self._wire.write_line("CAP", "END")
         elif message.param(1) == "ack" and "sasl" in message.text.split():
-            self._wire.say("AUTHENTICATE", "PLAIN")
+            self._wire.write_line("AUTHENTICATE", "PLAIN")
         elif message.param(1) in ("ack", "nak"):
-            self._wire.say("CAP", "END")
+            self._wire.write_line("CAP", "END")
 
     def _on_authenticate(self, message: IrcMessage) -> None:
         secret = self._settings.sasl_password
@@ -378,11 +378,11 @@ class _Login:
             user = self._settings.sasl_user
             answer = b64encode(f"{user}\0{user}\0{secret.get_secret_value()}".encode()).decode()
             for start in range(0, len(answer) + 1, 400):  # after a piece of 400 another must follow
-                self._wire.say("AUTHENTICATE", answer[start : start + 400] or "+")
+                self._wire.write_line("AUTHENTICATE", answer[start : start + 400] or "+")
 
     def _on_identified(self, _: IrcMessage) -> None:
         self._identified = True
-        self._wire.say("CAP", "END")
+        self._wire.write_line("CAP", "END")
 
     def _on_refused(self, message: IrcMessage) -> None:
         raise PermanentError(f"{self._settings.host} refuses the account: {printable(message.text)}")
@@ -427,7 +427,7 @@ class _Channels:
 
     def join(self, names: set[str]) -> None:
         for name in sorted(names):
-            self._wire.say("JOIN", *self._names[name].split())
+            self._wire.write_line("JOIN", *self._names[name].split())
 
     def on_join(self, message: IrcMessage) -> None:
         if self._login.is_ours(message.nick):
@@ -473,9 +473,9 @@ class _Outgoing:
                 for number, line in enumerate(lines):
                     await _sleep_until(begin + number * self._gap)
                     if not answer.done():
-                        await self._wire.say_and_flush("PRIVMSG", target, line)
+                        await self._wire.write_line_and_flush("PRIVMSG", target, line)
                 if not answer.done():
-                    await self._wire.say_and_flush("PING", self._sent[1])
+                    await self._wire.write_line_and_flush("PING", self._sent[1])
                 async with asyncio.timeout(TIMEOUT):
                     await answer
             except (OSError, TimeoutError) as error:

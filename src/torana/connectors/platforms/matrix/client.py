@@ -97,7 +97,7 @@ class Homeserver(nio.AsyncClient):
         answer = await self.room_messages(room, start, end, limit=100)
         return cast("nio.RoomMessagesResponse", answer)
 
-    async def say(self, room: nio.MatrixRoom, content: dict[str, Any], *, key: str) -> str:
+    async def send_event(self, room: nio.MatrixRoom, content: dict[str, Any], *, key: str) -> str:
         """Send a message, encrypted in an encrypted room, and return its id; ``key`` prevents repetition."""
         if room.encrypted:
             await self._share_key(room)

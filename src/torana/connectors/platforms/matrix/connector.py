@@ -173,7 +173,7 @@ class Matrix(Connector[MatrixSettings]):
         sink.ready()
         if not since:  # messages before the first run are not for the agent
             response.rooms.join.clear()
-            await self._write_down(response.next_batch)
+            await self._store_token(response.next_batch)
         while True:
             await self._take(response, since, sink)
             since = response.next_batch
@@ -195,11 +195,11 @@ class Matrix(Connector[MatrixSettings]):
                     await self._hear(home.rooms[room_id], event, hear)
                 await _leave_if_alone(home, home.rooms[room_id], events)
                 others = others or any(event.sender != home.user_id for event in events)
-            await self._read_again(hear, keys=bool(response.to_device_events))
+            await self._retry_decryption(hear, keys=bool(response.to_device_events))
         if others and not self._unread:
-            await self._write_down(response.next_batch)
+            await self._store_token(response.next_batch)
 
-    async def _write_down(self, since: str) -> None:
+    async def _store_token(self, since: str) -> None:
         """Store the token on the homeserver; on failure, events are repeated with the same ids."""
         try:
             await self._home.call("PUT", _account_data(self._home.user_id, _SINCE), {"token": since})
@@ -283,7 +283,7 @@ class Matrix(Connector[MatrixSettings]):
         elif isinstance(event, nio.RoomMessage) and (heard := await self._parse_event(room, event)):
             await hear(heard)
 
-    async def _read_again(self, hear: Hear, *, keys: bool) -> None:
+    async def _retry_decryption(self, hear: Hear, *, keys: bool) -> None:
         """Process messages whose keys have arrived, and drop messages that have waited too long."""
         for event_id, (event, until) in list(self._unread.items()):
             room = self._home.rooms.get(event.room_id)
@@ -375,7 +375,7 @@ class Matrix(Connector[MatrixSettings]):
             raise PermanentError("the account is not in the room")
         if room.encrypted and self._home.olm is None:
             raise PermanentError("the room is encrypted, and no `store` for keys is set")
-        sent = await self._home.say(room, _content(part), key=_transaction(part))
+        sent = await self._home.send_event(room, _content(part), key=_transaction(part))
         if chat in self._typing:
             await self.typing(part.place, shown=False)
         return sent

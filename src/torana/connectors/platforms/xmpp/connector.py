@@ -106,7 +106,7 @@ class Xmpp(Connector[XmppSettings]):
         try:
             async with deadline:
                 client.open()
-                attending = asyncio.create_task(self._attend(client, sink, deadline))
+                attending = asyncio.create_task(self._maintain_rooms(client, sink, deadline))
                 async with concurrently(sink) as hear:
                     while True:
                         come = await self._inbox.get()
@@ -193,7 +193,7 @@ class Xmpp(Connector[XmppSettings]):
 
         client.add_filter("in", incoming)
         on("stream_negotiated", lambda _: self._negotiated.set())
-        on("message_error", self._on_returned)
+        on("message_error", self._on_bounce)
         on("failed_auth", lambda answer: client.refusals.append(answer["condition"]))
         on("failed_all_auth", lambda _: fail(client.refusal()))
         on("ssl_invalid_chain", lambda error: fail(ConnectionError(f"TLS: {error}")))
@@ -236,7 +236,7 @@ class Xmpp(Connector[XmppSettings]):
         handled = self._untaken[0] - 1 if self._untaken else self._received
         client.plugin["xep_0198"].handled = handled % 2**32
 
-    async def _attend(self, client: XmppClient, sink: MessageSink, deadline: asyncio.Timeout) -> None:
+    async def _maintain_rooms(self, client: XmppClient, sink: MessageSink, deadline: asyncio.Timeout) -> None:
         """Join the rooms, and then check the server and the rooms regularly."""
         try:
             await self._negotiated.wait()
@@ -285,7 +285,7 @@ class Xmpp(Connector[XmppSettings]):
         elif presence["type"] == "subscribe":  # presence is public; some servers require it for messages
             client.send_presence(pto=sender.bare, ptype="subscribed")
 
-    def _on_returned(self, message: Message) -> None:
+    def _on_bounce(self, message: Message) -> None:
         """Handle the error for a message of the account."""
         condition, chat = message["error"]["condition"], message["from"].bare
         why = _ILLEGAL.sub("", f"{condition}: {message['error']['text']}")[:200]

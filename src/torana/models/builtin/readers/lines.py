@@ -41,7 +41,7 @@ _OCCURRENCES = (
     wordings(rf"how many (?:times does )?{_LETTER}(?: are)?(?: there)?(?: (?:occurs?|appears?))? in {_WORD}"),
     wordings(rf"count {_LETTER} in {_WORD}"),
 )
-#: Words that point at a text instead of being it.
+#: Words that refer to a text elsewhere in the message.
 _POINTING = wordings(r"this|that|it|text|these|those|sentence|paragraph|line|list|all")
 
 

@@ -139,10 +139,10 @@ def recall(message: BuiltinMessage) -> Arguments | None:
     if match is None:
         return None
     said = f"{match['query']} {match.groupdict().get('of') or ''}".strip()
-    return {"query": _telling(said), "every_word": True}
+    return {"query": _significant_words(said), "every_word": True}
 
 
-def _telling(query: str) -> str:
+def _significant_words(query: str) -> str:
     """Return the significant words of a query, or the query if it has none."""
     told = _FILLING.sub(" ", _CALLED.sub("name", query))
     return " ".join(told.split()) or query

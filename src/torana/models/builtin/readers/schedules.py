@@ -61,9 +61,7 @@ def schedule_once(message: BuiltinMessage) -> Arguments | None:
 
 
 #: "Remind me what I said" asks about the past.
-_RECALLS = re.compile(
-    r"^(?:what|how|who|where|why)\b|\b(?:told|said|was|were|did|had)\b|\bfrom$", re.IGNORECASE
-)
+_RECALLS = wordings(r"^(?:what|how|who|where|why)\b|\b(?:told|said|was|were|did|had)\b|\bfrom$")
 
 #: Repetitions. "The weekly report" may be due once.
 _OFTENER = wordings(
@@ -96,13 +94,12 @@ _UNTIMED = (
     wordings(rf"{_REMIND}(?P<text>(?: .*)?)"),
 )
 _TIME = wordings(_WHEN)
-_SOME_TIME = re.compile(_WHEN, re.IGNORECASE)
 
 
 def task_without_time(phrase: str) -> str | None:
     """Return the task of a reminder that names no time."""
     match = _UNTIMED[0].fullmatch(phrase)
-    if match is None or any(found.search(match["text"]) for found in (_RECALLS, _OFTENER, _SOME_TIME)):
+    if match is None or any(found.search(match["text"]) for found in (_RECALLS, _OFTENER, _TIME)):
         return None
     return match["text"]
 

@@ -8,11 +8,14 @@ from datetime import datetime
 
 from pydantic_ai.messages import ModelMessage, UserContent
 
-from torana.agent.files import Prompts
-from torana.agent.instructions import Instructions, Knowledge
+from torana.agent.prompt.files import Prompts
+from torana.agent.prompt.instructions import Instructions, Knowledge
+from torana.agent.prompt.notes import with_note
+from torana.agent.prompt.tool_list import ToolList
 from torana.memory import Memory
 from torana.messages import Turn
 from torana.sessions import Sessions, history
+from torana.tools.opened import OpenedTools
 
 #: Maximum number of memories in the instructions.
 _RECALLED = 8
@@ -29,6 +32,7 @@ class Context:
     messages: Sequence[ModelMessage]
     prompt: str | Sequence[UserContent] | None
     may_recall: bool
+    opened_tools: OpenedTools
 
 
 class Contexts:
@@ -41,6 +45,7 @@ class Contexts:
         memory: Memory,
         instructions: Instructions,
         prompts: Prompts,
+        tool_list: ToolList,
         recall_in_rooms: bool,
         clock: Callable[[], datetime],
     ) -> None:
@@ -48,6 +53,7 @@ class Contexts:
         self._sessions = sessions
         self._memory = memory
         self._instructions = instructions
+        self._tool_list = tool_list
         self._recall_in_rooms = recall_in_rooms
         self._clock = clock
 
@@ -59,12 +65,16 @@ class Contexts:
         messages = window.messages if may_recall else history.without_private_data(window.messages)
         memories = await self._recall(turn) if may_recall else []
         knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)
+        opened_tools = OpenedTools(window.opened_tools)
+        opened_tools.open(self._tool_list.opened_in(settled))
+        note = self._instructions.note(turn, knowledge)
         restored = await self.prompts.restore(settled, turn.owner)
         return Context(
             instructions=self._instructions.render(turn, knowledge, now=self._clock()),
             messages=[*messages, *restored],
-            prompt=None if settled else await self.prompts.of(turn),
+            prompt=None if settled else with_note(await self.prompts.of(turn), note),
             may_recall=may_recall,
+            opened_tools=opened_tools,
         )
 
     async def _recall(self, turn: Turn) -> list[str]:

@@ -1,0 +1,1 @@
+"""The context windows of models: how requests are fitted into them."""

@@ -1,0 +1,31 @@
+"""Messages with files."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+
+from torana.api.dependencies import require_scopes, services_of
+from torana.api.openapi import json_body, message_answer, message_headers, message_later, problem_responses
+from torana.api.routes.contract import MESSAGE_PROBLEMS
+from torana.api.routes.message import answer_message
+from torana.api.routes.router import new_router
+from torana.api.schemas.contract import AnswerBody, MessageWithFilesBody
+
+_PROBLEMS = {413: "`content` has more than 10,000 characters, or the body is larger than 8,388,608 bytes."}
+
+router = new_router()
+
+
+@router.post(
+    "/v1/messages",
+    dependencies=[require_scopes("message")],
+    response_model=AnswerBody,
+    response_description="The answer.",
+    responses={200: message_answer(), 202: message_later()}
+    | problem_responses(MESSAGE_PROBLEMS | _PROBLEMS, reads_body=True),
+    summary="Send a message with files",
+    description="As `POST /message`, with `files`.",
+    openapi_extra={"requestBody": json_body(MessageWithFilesBody), "parameters": message_headers()},
+)
+async def message_with_files(request: Request) -> Response:
+    return await answer_message(request, services_of(request), with_files=True)

@@ -1,0 +1,106 @@
+"""The services with this interface: their profiles of models, and an HTTP client for one address and key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import httpx2
+from pydantic_ai._http import create_async_httpx2_client
+from pydantic_ai.profiles import ModelProfile, merge_profile
+from pydantic_ai.profiles.cohere import cohere_model_profile
+from pydantic_ai.profiles.deepseek import deepseek_model_profile
+from pydantic_ai.profiles.google import google_model_profile
+from pydantic_ai.profiles.harmony import harmony_model_profile
+from pydantic_ai.profiles.meta import meta_model_profile
+from pydantic_ai.profiles.mistral import mistral_model_profile
+from pydantic_ai.profiles.openai import OpenAIJsonSchemaTransformer, OpenAIModelProfile, openai_model_profile
+from pydantic_ai.profiles.openai import (
+    _OpenAIJsonSchemaTransformer as NewSchemas,  # pyright: ignore[reportPrivateUsage]
+)
+from pydantic_ai.profiles.qwen import qwen_model_profile
+from pydantic_ai.profiles.zai import zai_model_profile
+from pydantic_ai.providers import Provider
+
+_FAMILIES: Mapping[str, Callable[[str], ModelProfile | None]] = {
+    "llama": meta_model_profile,
+    "gemma": google_model_profile,
+    "qwen": qwen_model_profile,
+    "qwq": qwen_model_profile,
+    "deepseek": deepseek_model_profile,
+    "mistral": mistral_model_profile,
+    "command": cohere_model_profile,
+    "c4ai-command": cohere_model_profile,
+    "gpt-oss": harmony_model_profile,
+    "glm": zai_model_profile,
+}
+
+
+def _of_openai(model_name: str) -> ModelProfile:
+    # Fine-tuned models accept fewer kinds of schemas.
+    schemas = OpenAIJsonSchemaTransformer if model_name.startswith("ft:") else NewSchemas
+    return merge_profile(openai_model_profile(model_name), ModelProfile(json_schema_transformer=schemas))
+
+
+def _of_ollama(model_name: str) -> ModelProfile:
+    return merge_profile(
+        OpenAIModelProfile(json_schema_transformer=OpenAIJsonSchemaTransformer),
+        _family(model_name.lower()),
+        OpenAIModelProfile(
+            openai_chat_thinking_field="reasoning", openai_supports_strict_tool_definition=False
+        ),
+    )
+
+
+def _of_vllm(model_name: str) -> ModelProfile:
+    # The names are those of Hugging Face: an organization and a model.
+    bare_name = model_name.lower().rpartition("/")[2].replace("qwen3-coder", "qwen-3-coder", 1)
+    return merge_profile(
+        OpenAIModelProfile(json_schema_transformer=OpenAIJsonSchemaTransformer),
+        _family(bare_name),
+        OpenAIModelProfile(openai_supports_strict_tool_definition=True)
+        if bare_name.startswith("qwen-3-coder")
+        else None,
+        OpenAIModelProfile(supports_document_input=False, openai_chat_supports_multiple_system_messages=False),
+    )
+
+
+def _family(model_name: str) -> ModelProfile | None:
+    return next(
+        (profile(model_name) for start, profile in _FAMILIES.items() if model_name.startswith(start)), None
+    )
+
+
+#: The services by pydantic-ai's name of the provider.
+_PROFILES = {"openai": _of_openai, "ollama": _of_ollama, "vllm": _of_vllm}
+
+
+class ChatProvider(Provider[httpx2.AsyncClient]):
+    """An address, a key, and the client that pydantic-ai opens again for another event loop."""
+
+    def __init__(self, name: str, *, base_url: str, api_key: str, retries: int = 0) -> None:
+        self._name = name
+        self._base_url = f"{base_url.rstrip('/')}/"
+        self.api_key = api_key
+        #: How often a request is repeated after a transient failure.
+        self.retries = retries
+        self._http_client_factory = create_async_httpx2_client
+        self._own_http_client = self._client = create_async_httpx2_client()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def base_url(self) -> str:
+        """The address, with a slash at its end."""
+        return self._base_url
+
+    @property
+    def client(self) -> httpx2.AsyncClient:
+        return self._client
+
+    def _set_http_client(self, http_client: httpx2.AsyncClient) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._client = http_client
+
+    def _configured_model_profile(self, model_name: str) -> ModelProfile:
+        return _PROFILES[self._name](model_name)

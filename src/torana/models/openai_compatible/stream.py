@@ -1,0 +1,257 @@
+"""Read a streamed answer: its texts, thoughts, tool calls and usage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+
+import httpx2
+from pydantic_ai.messages import FinishReason, ModelResponseStreamEvent, PartStartEvent, TextPart, ThinkingPart
+from pydantic_ai.models import StreamedResponse
+from pydantic_ai.profiles import DEFAULT_THINKING_TAGS
+from pydantic_ai.profiles.openai import OpenAIModelProfile
+from pydantic_ai.usage import RequestUsage
+
+from torana.models.openai_compatible.http import raise_if_error, translated
+from torana.models.openai_compatible.messages import THINKING_FIELDS
+from torana.models.openai_compatible.sse import event_data
+
+Chunk = Mapping[str, Any]
+
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_call",
+    "content_filter": "content_filter",
+    "function_call": "tool_call",
+}
+
+#: Seconds in which the end of a body must follow the last event, so that the connection can be used again.
+_END = 0.1
+
+_NO_TOKENS = {"prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens"}
+
+
+async def read_chunks(response: httpx2.Response, model: str) -> AsyncGenerator[Chunk]:
+    """Yield the JSON objects of a stream until its end. Raises the error that the server sends instead."""
+    events = event_data(response.aiter_bytes())
+    async for data in events:
+        if data.startswith("[DONE]"):
+            with suppress(TimeoutError, httpx2.HTTPError):
+                async with asyncio.timeout(_END):
+                    async for _ in events:
+                        pass
+            return
+        chunk: Any = json.loads(data)
+        if isinstance(chunk, dict):
+            model = cast("Chunk", chunk).get("model") or model
+            raise_if_error(cast("Chunk", chunk), model, response.request)
+        yield chunk
+
+
+@dataclass(kw_only=True)
+class ChatStream(StreamedResponse):
+    """An answer whose first chunk was read."""
+
+    first: Chunk
+    rest: AsyncGenerator[Chunk]
+    response: httpx2.Response
+    profile: OpenAIModelProfile
+    provider: str
+    namespace: str
+    url: str
+    #: The requested name, until the server names its model.
+    model: str
+    _timestamp: datetime = field(default_factory=lambda: datetime.now(UTC), init=False)
+    _usage_received: bool | None = field(default=False, init=False)
+    _refusal: str = field(default="", init=False)
+    _named_reason: bool = field(default=False, init=False)
+    #: The number of the current text and thought; another kind of part ends them.
+    _text: int = field(default=0, init=False)
+    _thought: int = field(default=0, init=False)
+    _held_space: str = field(default="", init=False)
+    _after_thought: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        # Azure's first chunk has an empty name.
+        self.model = self.first.get("model") or self.model
+
+    @property
+    def model_name(self) -> str:
+        return self.model
+
+    @property
+    def provider_name(self) -> str:
+        return self.provider
+
+    @property
+    def provider_url(self) -> str:
+        return self.url
+
+    @property
+    def timestamp(self) -> datetime:
+        return self._timestamp
+
+    async def close_stream(self) -> None:
+        await self.response.aclose()
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        chunk: Chunk | None = self.first
+        while chunk is not None:
+            for event in self._read(chunk):
+                yield event
+            with translated(self.model, self.namespace):
+                chunk = await anext(self.rest, None)
+        if self._refusal:
+            self._add_details(refusal=self._refusal)
+        if not (self._named_reason or self._refusal or self.cancelled):
+            # Some servers send no reason.
+            self.finish_reason = "stop"
+
+    def _read(self, chunk: Chunk) -> Iterator[ModelResponseStreamEvent]:
+        self._read_metadata(chunk)
+        choices: Sequence[Chunk] | None = chunk.get("choices")
+        if not choices:
+            return
+        choice = choices[0]
+        reason: str | None = choice.get("finish_reason")
+        self._named_reason = self._named_reason or bool(reason)
+        delta: Chunk | None = choice.get("delta")
+        if delta is None:
+            return
+        if refusal := delta.get("refusal"):
+            self._refusal += refusal
+            self.finish_reason = "content_filter"
+            return
+        if reason and not self._refusal:
+            self.finish_reason = _FINISH_REASONS.get(reason)
+            self._add_details(finish_reason=reason)
+        yield from self._read_thought(delta)
+        yield from self._read_text(delta)
+        yield from self._read_calls(delta)
+
+    def _read_metadata(self, chunk: Chunk) -> None:
+        if (created := chunk.get("created")) and "timestamp" not in (self.provider_details or {}):
+            self._add_details(timestamp=datetime.fromtimestamp(created, UTC))
+        if usage := chunk.get("usage"):
+            self._add_usage(read_usage(usage, self.model, self.provider, self.url), reported=True)
+        self.provider_response_id = chunk.get("id") or self.provider_response_id
+        self.model = chunk.get("model") or self.model
+        for name in ("moderation", "service_tier"):
+            if found := chunk.get(name):
+                self._add_details(**{name: found})
+
+    def _add_details(self, **details: Any) -> None:
+        self.provider_details = {**(self.provider_details or {}), **details}
+
+    def _read_thought(self, delta: Chunk) -> Iterator[ModelResponseStreamEvent]:
+        for name in (self.profile.get("openai_chat_thinking_field"), *THINKING_FIELDS):
+            thought = delta.get(name) if name else None
+            if not thought or not isinstance(thought, str):
+                continue
+            for event in self._parts_manager.handle_thinking_delta(
+                vendor_part_id=("thought", name, self._thought),
+                id=name,
+                content=thought,
+                provider_name=self.provider,
+            ):
+                if isinstance(event, PartStartEvent):
+                    self._begin("thought")
+                yield event
+            break
+
+    def _read_text(self, delta: Chunk) -> Iterator[ModelResponseStreamEvent]:
+        text = _joined(delta.get("content"))
+        if not text:
+            return
+        begun = False
+        for event in self._parts_manager.handle_text_delta(
+            vendor_part_id=("text", self._text),
+            content=text,
+            thinking_tags=self.profile.get("thinking_tags", DEFAULT_THINKING_TAGS),
+            ignore_leading_whitespace=self.profile.get("ignore_streamed_leading_whitespace", False),
+        ):
+            begun = True
+            if isinstance(event, PartStartEvent):
+                self._begin("text")
+                self._complete(event)
+            yield event
+        if not begun and text.isspace() and self._after_thought:
+            # Dropped at the start of a text; it separates this one from the text before the thought.
+            self._held_space += text
+
+    def _complete(self, event: PartStartEvent) -> None:
+        if isinstance(event.part, ThinkingPart):
+            # A thought in tags.
+            event.part.id, event.part.provider_name = "content", self.provider
+        elif isinstance(event.part, TextPart) and self._held_space:
+            event.part.content = self._held_space + event.part.content
+            self._held_space = ""
+
+    def _read_calls(self, delta: Chunk) -> Iterator[ModelResponseStreamEvent]:
+        for call in delta.get("tool_calls") or ():
+            function: Chunk = call.get("function") or {}
+            # Gemini's signature of its thought, which it expects back.
+            extra = call.get("extra_content")
+            for event in self._parts_manager.handle_tool_call_delta_events(
+                vendor_part_id=call.get("index"),
+                tool_name=function.get("name"),
+                args=function.get("arguments"),
+                tool_call_id=call.get("id"),
+                provider_name=self.provider if extra else None,
+                provider_details={"extra_content": extra} if extra else None,
+            ):
+                if isinstance(event, PartStartEvent):
+                    self._begin("call")
+                yield event
+
+    def _begin(self, kind: Literal["thought", "text", "call"]) -> None:
+        """Begin a part; a later part of another kind is a new one."""
+        if kind != "thought":
+            self._thought += 1
+            self._after_thought = False
+        # A thought in the text's tags keeps the text's number, because its closing tag is still to come.
+        current = self._parts_manager.get_part_by_vendor_id(("text", self._text))
+        if kind != "text" and isinstance(current, TextPart):
+            self._text += 1
+            self._after_thought = kind == "thought"
+
+
+def read_usage(usage: Mapping[str, Any], model: str, provider: str, url: str) -> RequestUsage:
+    """Return the tokens by kind, as the price list reads them."""
+    given = {name: value for name, value in usage.items() if value is not None}
+    details = {
+        name: count for name, count in given.items() if name not in _NO_TOKENS and isinstance(count, int)
+    }
+    details |= given.get("completion_tokens_details") or {}
+    read = RequestUsage.extract(
+        {"model": model, "usage": given},
+        provider=provider,
+        provider_url=url,
+        provider_fallback="openai",
+        api_flavor="chat",
+        details=details,
+    )
+    prompt: Mapping[str, Any] = given.get("prompt_tokens_details") or {}
+    written = prompt.get("cache_write_tokens")
+    if isinstance(written, int):
+        read.cache_write_tokens = written
+    return read
+
+
+def _joined(content: object) -> str | None:
+    """Return the text of a delta; some servers send a list of parts."""
+    if isinstance(content, list):
+        parts = cast("Sequence[Any]", content)
+        texts = (part if isinstance(part, str) else part.get("text") for part in parts if _is_text(part))
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else None
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, str) or (isinstance(part, dict) and cast("Chunk", part).get("type") == "text")

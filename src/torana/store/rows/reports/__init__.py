@@ -1,0 +1,1 @@
+"""Rows that people read: lists and times of turns, the words of messages, and usage by its causes."""

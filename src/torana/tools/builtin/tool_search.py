@@ -1,0 +1,64 @@
+"""Find tools that the model's requests do not list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai.tools import ToolDefinition
+from rapidfuzz import fuzz
+
+from torana.skills import Skills
+from torana.store.engine.tokenizer import words
+from torana.tools.base import ToolContext, tool
+
+#: Maximum number of results of each kind, and of characters of a result's description.
+_RESULTS, _DESCRIPTION = 5, 160
+#: Maximum numbers of words of a query, and of characters of a name with its description, that a search reads.
+_WORDS, _READ = 12, 500
+#: The similarity in percent at which two words count as the same: plurals and misspellings.
+_ALIKE = 85
+
+
+class ToolSearch:
+    """The tool that finds skills, and tools of MCP servers and operators."""
+
+    def __init__(self, *, skills: Skills) -> None:
+        self._skills = skills
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """Return the functions."""
+        return [self.find_tools]
+
+    @tool(idempotent=True)
+    def find_tools(self, ctx: RunContext[ToolContext], query: str) -> dict[str, dict[str, str]]:
+        """Find tools and skills that are not listed. The tools it returns can be called next.
+
+        Args:
+            query: Words for the task, such as "calendar event".
+        """
+        wanted = list(dict.fromkeys(words(query[:_READ])))[:_WORDS]
+        skills = {skill.slug: f"{skill.title} {skill.description}" for skill in self._skills.catalogue().loaded}
+        tools = {definition.name: described(definition) for definition in ctx.deps.opened_tools.unlisted}
+        return {"tools": _best(wanted, tools), "skills": _best(wanted, skills)}
+
+
+def described(definition: ToolDefinition) -> str:
+    """Return the description of a tool on one line."""
+    return " ".join((definition.description or "").split())
+
+
+def _best(wanted: Collection[str], texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the names that match most of the words in their name or text, best first, with their texts."""
+    scores = {name: _score(wanted, set(words(f"{name} {text}"[:_READ]))) for name, text in texts.items()}
+    found = sorted((name for name, score in scores.items() if score), key=lambda name: -scores[name])
+    return {name: texts[name][:_DESCRIPTION] for name in found[:_RESULTS]}
+
+
+def _score(wanted: Collection[str], present: Collection[str]) -> int:
+    """Return the number of the words that are present, also in a similar form."""
+    return sum(
+        word in present or any(fuzz.ratio(word, other) >= _ALIKE for other in present) for word in wanted
+    )
