@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from playwright.sync_api import Dialog, expect
 from tests.acceptance.console.conftest import OPERATOR, PHONE, Visit, client, new_token
 
-from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn, Reply
+from torana.testing.openai_server import Answer, Call, ChatRequest, Fault, OpenAIStandIn, Reply
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway
@@ -57,8 +57,8 @@ def calculates(request: ChatRequest) -> Answer:
 
 def test_answer_streams_as_formatted_markdown(serve: Serve, visit: Visits, model: Models) -> None:
     gate = Gate()
-    first, second = MARKDOWN[:70], MARKDOWN[70:]
-    visited = visit(serve(model(reply=lambda _: Reply(pieces=gate.pieces(first, second)))).url, token=OPERATOR)
+    first, second = MARKDOWN.split("```", 1)
+    visited = visit(serve(model(reply=lambda _: Reply(pieces=gate.pieces(first, f"```{second}")))).url, token=OPERATOR)
     visited.send("show me")
 
     expect(visited.turn().get_by_role("columnheader", name="City")).to_be_visible()
@@ -124,7 +124,7 @@ def test_denied_call_does_not_run(serve: Serve, visit: Visits, model: Models) ->
 
 def test_running_answer_is_stopped(serve: Serve, visit: Visits, model: Models) -> None:
     gate = Gate()
-    visited = visit(serve(model(reply=lambda _: Reply(pieces=gate.pieces("One", " two")))).url, token=OPERATOR)
+    visited = visit(serve(model(reply=lambda _: Reply(pieces=gate.pieces("One more", " two")))).url, token=OPERATOR)
     visited.send("count")
     expect(visited.turn()).to_contain_text("One")
     visited.page.get_by_role("button", name="Stop").click()
@@ -139,7 +139,7 @@ def test_message_waits_behind_a_running_turn(serve: Serve, visit: Visits, model:
 
     def reply(request: ChatRequest) -> Reply:
         first = next(numbers) == 0
-        return Reply(pieces=gate.pieces("One", " two")) if first else Reply(answer=f"Then {request.text}")
+        return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer=f"Then {request.text}")
 
     visited = visit(serve(model(reply=reply)).url, token=OPERATOR)
     visited.send("count")
@@ -147,7 +147,7 @@ def test_message_waits_behind_a_running_turn(serve: Serve, visit: Visits, model:
     visited.send("three")
     expect(visited.turn()).to_contain_text("Waits")
     gate.open()
-    expect(visited.turn(0)).to_contain_text("One two")
+    expect(visited.turn(0)).to_contain_text("One more two")
     expect(visited.turn(1)).to_contain_text("Then three")
 
 
@@ -156,7 +156,7 @@ def test_message_interrupts_a_running_turn(serve: Serve, visit: Visits, model: M
 
     def reply(request: ChatRequest) -> Reply:
         first = next(numbers) == 0
-        return Reply(pieces=gate.pieces("One", " two")) if first else Reply(answer=f"Then {request.text}")
+        return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer=f"Then {request.text}")
 
     visited = visit(serve(model(reply=reply)).url, token=OPERATOR)
     visited.send("count")
@@ -188,12 +188,8 @@ def test_edited_message_continues_in_a_branch(serve: Serve, visit: Visits) -> No
 
 
 def test_failed_turn_is_tried_again(serve: Serve, visit: Visits, model: Models) -> None:
-    numbers = count()
-
-    def reply(_: ChatRequest) -> Reply:
-        return Reply(answer="" if next(numbers) < 3 else "Recovered.")
-
-    visited = visit(serve(model(reply=reply)).url, token=OPERATOR)
+    server = model(reply=lambda _: "Recovered.", faults=[Fault(status=400)])
+    visited = visit(serve(server).url, token=OPERATOR)
     visited.send("hello")
     visited.turn().get_by_role("button", name="Try again").click()
     expect(visited.turn()).to_contain_text("Recovered.")
@@ -242,12 +238,12 @@ def test_session_is_renamed_archived_and_deleted(serve: Serve, visit: Visits) ->
     expect(visited.turn()).to_contain_text("397.8")
     sessions = page.get_by_role("navigation", name="Conversations")
 
-    page.get_by_role("main").get_by_role("button", name="Menu of").click()
+    page.get_by_role("main").get_by_role("button", name="Actions for").click()
     page.get_by_label("Title").fill("Percentages")
     page.get_by_role("button", name="Rename").click()
     expect(sessions.get_by_role("link", name="Percentages")).to_be_visible()
 
-    sessions.get_by_role("button", name="Menu of").click()
+    sessions.get_by_role("button", name="Actions for").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Export as Markdown").click()
     assert "397.8" in download.value.path().read_text()
@@ -256,7 +252,7 @@ def test_session_is_renamed_archived_and_deleted(serve: Serve, visit: Visits) ->
     page.get_by_role("button", name="Archived conversations").click()
     expect(sessions.get_by_role("link", name="Percentages")).to_be_visible()
 
-    sessions.get_by_role("button", name="Menu of").click()
+    sessions.get_by_role("button", name="Actions for").click()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").last.get_by_role("button", name="Delete").click()
     expect(page.get_by_role("link", name="Percentages")).to_have_count(0)
@@ -386,17 +382,13 @@ def test_text_of_others_runs_nothing(serve: Serve, visit: Visits, model: Models)
         "__proto__",
         "$$\\href{javascript:window.taken=1}{x}$$",
     ]
-    pending = iter(payloads)
     name = "<img src=x onerror=window.taken=1>.txt"
-
-    def reply(request: ChatRequest) -> Answer:
-        return " ".join(request.results) or [Call("calculate", {"expression": next(pending, "1")})]
 
     gateway = serve(model(reply=lambda request: request.text))
     visited = visit(gateway.url, token=OPERATOR)
     page = visited.page
     dialogs: list[Dialog] = []
-    page.on("dialog", dialogs.append)
+    page.on("dialog", lambda dialog: dialogs.append(dialog))
     for payload in payloads:
         visited.send(payload)
         expect(visited.turn().locator(".turn-footer")).to_be_visible()

@@ -33,7 +33,7 @@ def test_answer_is_completed_after_the_gateway_was_killed(serve: Serve, visit: V
 
     def reply(_: ChatRequest) -> Reply:
         first = next(numbers) == 0
-        return Reply(pieces=gate.pieces("One", " two")) if first else Reply(answer="One two three.")
+        return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer="One two three.")
 
     gateway = serve(model(reply=reply))
     visited = visit(gateway.url, token=OPERATOR)
