@@ -68,6 +68,8 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("DELETE", "/v1/users/{user_id}"): set(),
     ("GET", "/v1/usage"): set(),
     ("GET", "/v1/me"): None,
+    ("POST", "/v1/sign-in-codes"): None,
+    ("POST", "/v1/sign-in"): None,
     ("GET", "/v1/tokens"): set(),
     ("POST", "/v1/tokens"): set(),
     ("POST", "/v1/tokens/{token_id}/rotate"): set(),
