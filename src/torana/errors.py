@@ -8,6 +8,7 @@
     ├── Unauthorized
     ├── Forbidden               HostNotAllowed · CrossSite · ScopeMissing · WrongUser
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
+    │                           SignInNotNeeded
     │                           NotHeld · AlreadyDecided · ApprovalChanged · NotWaiting · MemoryFull
     │                           MemorySuperseded
     │                           SettingsFaulty · SchedulesFull · ScheduleEnded · SkillConflict · SkillChanged
@@ -289,6 +290,12 @@ class TokenEnded(Conflict):
     """The token has expired, was revoked, or was rotated; create a new one."""
 
     code = "token_ended"
+
+
+class SignInNotNeeded(Conflict):
+    """The gateway has no token (TORANA_GATEWAY_TOKEN), so no sign-in is needed: open its address."""
+
+    code = "sign_in_not_needed"
 
 
 class MemoryFull(Conflict):

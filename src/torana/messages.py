@@ -112,6 +112,11 @@ class Principal:
     token: str | None = None
 
     @property
+    def token_id(self) -> str | None:
+        """Return the id of the token itself; None for the gateway token."""
+        return None if self.token is None else self.name.partition(":")[2]
+
+    @property
     def view(self) -> str:
         """Return the owner whose rows the principal may read: its own, or ``EVERYONE``."""
         return EVERYONE if "admin" in self.scopes else self.owner

@@ -45,4 +45,10 @@ def with_changed_arguments(result: Any, arguments: Mapping[str, Any]) -> Any:
 def changed_arguments(result: Any) -> Mapping[str, Any] | None:
     """Return the approver's arguments that ``with_changed_arguments`` noted in a result, or None."""
     is_noted = isinstance(result, Mapping) and cast("Mapping[str, Any]", result).get("note") == _NOTE
-    return cast("Mapping[str, Any]", result)["arguments"] if is_noted else None
+    return cast("Mapping[str, Any]", result).get("arguments") if is_noted else None
+
+
+def without_changed_arguments(result: Any) -> Any:
+    """Return the tool's own result, without the note of ``with_changed_arguments``."""
+    is_noted = changed_arguments(result) is not None
+    return cast("Mapping[str, Any]", result).get("result") if is_noted else result

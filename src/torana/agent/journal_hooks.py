@@ -16,6 +16,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolReturn,
+    ToolReturnPart,
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestContext
@@ -90,6 +91,14 @@ async def run_with_journal(
         return _replay(known)
     await journal.start(begun, ctx.deps.exchange.take_pending())
     return await _run(journal, begun, handler, args)
+
+
+def result_text(call: Call) -> str:
+    """Return the recorded result of an ended call as the model receives it."""
+    if call.state == "failed":
+        return call.result.decode()
+    value = _RESULT.validate_json(call.result).return_value
+    return ToolReturnPart(call.tool, value, tool_call_id=call.id).model_response_str()
 
 
 def _storable(response: ModelResponse) -> ModelResponse:

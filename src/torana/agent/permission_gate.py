@@ -19,7 +19,7 @@ from pydantic_ai.tools import ToolDefinition
 from torana.agent.approval import Question, with_changed_arguments
 from torana.agent.opened_skills import slug_in
 from torana.agent.run import Run, step_number
-from torana.agent.text import whole
+from torana.agent.text import arguments_of
 from torana.errors import FieldFault, InvalidField
 from torana.tools.permission import RUNS_SKILL, Calling, Rules, promised_by
 
@@ -93,7 +93,7 @@ class PermissionGate:
             step=step_number(ctx),
             call_id=call.tool_call_id,
             tool=call.tool_name,
-            arguments=_plain(call),
+            arguments=arguments_of(call),
             check=check,
         )
         decision = await ctx.deps.journal.ask(question, ctx.deps.exchange.take_pending())
@@ -137,12 +137,6 @@ async def _validate_arguments(
     except (ModelRetry, ToolFailed) as error:
         raise InvalidField(error.message, faults=[FieldFault("/arguments", error.message)]) from error
     return validated.validated_args or {}
-
-
-def _plain(call: ToolCallPart) -> dict[str, Any]:
-    """Return the call's arguments as valid JSON, without lone surrogates and infinities."""
-    text = whole(json.dumps(call.args_as_dict(), ensure_ascii=False))
-    return json.loads(text, parse_constant=str)
 
 
 def _tool_denied(call: ToolCallPart, why: str) -> ToolFailed:

@@ -1,11 +1,12 @@
-"""Texts of a run: join the reply, and repair split surrogate pairs."""
+"""Texts of a run: join the reply, repair split surrogate pairs, and read the arguments of calls."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 
 #: Separates the texts before and after a tool call in a reply.
 PARAGRAPH = "\n\n"
@@ -26,6 +27,12 @@ def text_of(messages: Sequence[ModelMessage]) -> str:
 def whole(text: str) -> str:
     """Return the text with surrogate pairs joined and lone surrogates replaced, as UTF-8 requires."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def arguments_of(call: ToolCallPart) -> dict[str, Any]:
+    """Return the call's arguments as valid JSON, without lone surrogates and infinities."""
+    text = whole(json.dumps(call.args_as_dict(), ensure_ascii=False))
+    return json.loads(text, parse_constant=str)
 
 
 def whole_in(value: Any) -> Any:

@@ -83,11 +83,11 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
     """Return the ASGI application."""
     router = _application(services, guarded=access.token is not None)
     app: ASGIApp = Methods(router, allowed=_allowed_methods(router.routes))
-    authenticate = services.people.tokens.authenticate
     app = Authentication(
         app,
         token=access.token,
-        authenticate=authenticate,
+        authenticate=services.people.tokens.authenticate,
+        sign_in=services.people.sign_ins.authenticate,
         unauthorized_page=pages.unauthorized_page,
         at_once=max(8, open_files() // 32),
     )

@@ -17,6 +17,7 @@ from torana.people.audit import AuditRecord
 from torana.people.erasure import Erasure
 from torana.people.export import Export
 from torana.people.pairing import Pairing
+from torana.people.sign_in import SignIns
 from torana.people.tokens import Tokens
 from torana.schedules import Schedules
 from torana.sessions import Sessions
@@ -32,9 +33,10 @@ from torana.workers.fair_slots import FairSlots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class People:
-    """Tokens, pairing, the audit record, export and erasure."""
+    """Tokens, sign-ins, the audit record, export and erasure."""
 
     tokens: Tokens
+    sign_ins: SignIns
     audit: AuditRecord
     export: Export
     erasure: Erasure

@@ -34,6 +34,7 @@ from torana.people.audit import AuditRecord
 from torana.people.erasure import Erasure
 from torana.people.export import Export
 from torana.people.pairing import Pairing
+from torana.people.sign_in import SignIns
 from torana.people.tokens import Tokens
 from torana.reload import Reload
 from torana.schedules import Ticker
@@ -215,6 +216,7 @@ def _people(settings: Settings, core: Core) -> People:
     database, workspaces = core.database, core.workspaces
     return People(
         tokens=Tokens(database=database),
+        sign_ins=SignIns(database=database),
         audit=AuditRecord(database=database),
         export=Export(database=database, path=settings.data_dir / DATABASE_NAME, workspaces=workspaces),
         erasure=Erasure(database=database, turns=core.turns, data_dir=settings.data_dir, workspaces=workspaces),

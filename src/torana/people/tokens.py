@@ -62,7 +62,7 @@ class Tokens:
 
     async def create(self, new: NewToken, *, act: Act) -> Issued:
         """Create a token. Raises ``InvalidField`` for invalid properties."""
-        _check(new)
+        check_properties(new)
         now = self._clock()
         token = Token(
             id=new_id("tok"),
@@ -72,8 +72,8 @@ class Tokens:
             created_at=now,
             expires_at=None if new.lifetime is None else now + new.lifetime,
         )
-        secret = _new_secret()
-        await self._database.run(partial(rows.create, token=token, digest=_digest(secret), act=act))
+        secret = new_secret()
+        await self._database.run(partial(rows.create, token=token, digest=digest_of(secret), act=act))
         return Issued(token=token, secret=secret)
 
     async def list_tokens(self, *, limit: int, after: str | None) -> Page[Token]:
@@ -90,12 +90,12 @@ class Tokens:
         """
         if not timedelta() <= overlap <= LONGEST_OVERLAP:
             raise _invalid("/overlap", f"must be 0 to {LONGEST_OVERLAP.days} days")
-        secret = _new_secret()
+        secret = new_secret()
         work = partial(
             rows.rotate,
             token_id=token_id,
             new_id=new_id("tok"),
-            digest=_digest(secret),
+            digest=digest_of(secret),
             overlap=overlap,
             now=self._clock(),
             act=act,
@@ -115,7 +115,7 @@ class Tokens:
         """
         if _SECRET.fullmatch(secret) is None:
             return None
-        return await self._database.run(partial(_holder, digest=_digest(secret), now=self._clock()))
+        return await self._database.run(partial(_holder, digest=digest_of(secret), now=self._clock()))
 
     async def is_active(self, principal: Principal) -> bool:
         """Return whether the token of a principal is still valid. Raises ``StoreUnavailable``."""
@@ -126,16 +126,17 @@ class Tokens:
 
     async def token_of(self, principal: Principal) -> Token | None:
         """Return the token of a principal; None for the gateway token. Raises ``StoreUnavailable``."""
-        if principal.token is None:
+        if principal.token_id is None:
             return None
-        return await self._database.run(partial(rows.get, token_id=principal.name.partition(":")[2]))
+        return await self._database.run(partial(rows.get, token_id=principal.token_id))
 
     async def root(self, token_id: str) -> str:
         """Return the id for a token's rules and limits: the first id in its chain of rotations."""
         return await self._database.run(partial(rows.root, token_id=token_id))
 
 
-def _check(new: NewToken) -> None:
+def check_properties(new: NewToken) -> None:
+    """Raise ``InvalidField`` for invalid properties."""
     if new.user is not None and not 1 <= len(new.user) <= ID_LIMIT:
         raise _invalid("/user", (f"must have 1 to {ID_LIMIT} characters; omit it for a token without a user"))
     if len(new.label) > LABEL_LIMIT:
@@ -177,11 +178,13 @@ def _there(token: Token | None, token_id: str) -> Token:
     return token
 
 
-def _new_secret() -> str:
-    return PREFIX + secrets.token_urlsafe(32)
+def new_secret(prefix: str = PREFIX) -> str:
+    """Return a new secret of 256 random bits."""
+    return prefix + secrets.token_urlsafe(32)
 
 
-def _digest(secret: str) -> bytes:
+def digest_of(secret: str) -> bytes:
+    """Return the digest under which a secret is stored."""
     return hashlib.sha256(secret.encode()).digest()
 
 
@@ -194,5 +197,5 @@ def _holder(connection: Connection, digest: bytes, now: datetime) -> Principal |
         owner=token.owner,
         user=token.user,
         scopes=SCOPES if "admin" in token.scopes else token.scopes,
-        token=token.id if token.replaces is None else rows.root(connection, token.id),
+        token=rows.root(connection, token.id) if token.replaces or token.issued_by else token.id,
     )

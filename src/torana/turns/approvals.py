@@ -123,9 +123,7 @@ class Approvals:
 
     async def get(self, owner: str, approval_id: str) -> Approval:
         """Return the owner's approval, decided or not. Raises ``NotFound``."""
-        found = await self._find(owner, approval_id)
-        is_over = found.state == "open" and found.expires_at <= self._clock()
-        return replace(found, state="expired") if is_over else found
+        return (await self._find(owner, approval_id)).at(self._clock())
 
     async def decide_by_id(self, owner: str, approval_id: str, choice: Choice, act: Act) -> Approval:
         """Decide an approval and write an audit record. The same decision again changes nothing.

@@ -210,20 +210,22 @@ def settled_text(connection: Connection, turn: Turn) -> str:
     return text_of([message for row in steps for message in history.load(row["body"])])
 
 
+def call_of(row: Mapping[Any, Any]) -> Call:
+    """Return the recorded call of a row."""
+    return Call(
+        step=row["step"],
+        id=row["id"],
+        tool=row["tool"],
+        idempotent=row["idempotent"],
+        state=row["state"],
+        result=row["result"],
+    )
+
+
 def _entries(steps: Sequence[Mapping[Any, Any]], calls: Sequence[Mapping[Any, Any]]) -> JournalEntries:
     return JournalEntries(
         steps=[Step(number=row["number"], messages=history.load(row["body"])) for row in steps],
-        calls=[
-            Call(
-                step=row["step"],
-                id=row["id"],
-                tool=row["tool"],
-                idempotent=row["idempotent"],
-                state=row["state"],
-                result=row["result"],
-            )
-            for row in calls
-        ],
+        calls=list(map(call_of, calls)),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NoReturn
@@ -14,9 +14,10 @@ from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store.engine.database import Database
 from torana.store.rows import idempotency_keys, session_deletion
 from torana.store.rows import turns as rows
-from torana.store.rows.reports import timings, turn_lists
-from torana.store.rows.reports.timings import StepTime
+from torana.store.rows.reports import calls, timings, turn_lists
+from torana.store.rows.reports.timings import StepTime, Timing
 from torana.store.rows.reports.turn_lists import TurnFilter
+from torana.turns.calls import ToolCall, calls_of
 from torana.turns.live import LiveTurns
 
 #: The number of characters of a message in a list of turns.
@@ -70,9 +71,14 @@ class TurnReader:
     async def steps(self, owner: str, turn_id: str) -> list[StepTime]:
         """Return the steps of the owner's turn by their start. Raises as ``get`` does."""
         await self.get(owner, turn_id)
-        one = self._live.get(turn_id)
-        live = one.timings.times() if one is not None and one.timings is not None else ()
-        return await self._database.run(partial(timings.of_turn, turn_id=turn_id, live=live))
+        work = partial(timings.of_turn, turn_id=turn_id, live=self._live_times(turn_id))
+        return await self._database.run(work)
+
+    async def calls(self, owner: str, turn_id: str) -> list[ToolCall]:
+        """Return the tool calls of the owner's turn, in order. Raises as ``get`` does."""
+        turn = await self.get(owner, turn_id)
+        records = await self._database.run(partial(calls.of_turn, turn=turn, live=self._live_times(turn_id)))
+        return calls_of(turn, records, self._clock())
 
     async def raise_missing(self, owner: str, turn_id: str) -> NoReturn:
         """Raise ``Erased`` for a turn that was deleted, else ``NotFound``."""
@@ -117,6 +123,11 @@ class TurnReader:
         """Drop the recorded events of deleted turns."""
         for turn_id in turn_ids:
             self._live.log.forget(turn_id)
+
+    def _live_times(self, turn_id: str) -> Sequence[Timing]:
+        """Return the times of the running attempt, or none."""
+        one = self._live.get(turn_id)
+        return one.timings.times() if one is not None and one.timings is not None else ()
 
 
 def _events_of_row(turn: Turn) -> list[TurnEvent]:

@@ -1,8 +1,11 @@
-"""The identity of a request: ``GET /v1/me``."""
+"""The identity of a request, and sign-in by a one-time code."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Any
 
 import httpx2
 import pytest
@@ -55,3 +58,98 @@ async def test_identity_of_rotated_token_without_label_is_its_own(client: httpx2
     new = (await client.post(f"/v1/tokens/{old['id']}/rotate")).json()
     found = (await client.get("/v1/me", headers=bearer(new["token"]))).json()
     assert (found["tokenId"], found["label"], found["scopes"]) == (new["id"], None, ALL)
+
+
+@pytest.fixture
+async def operator(start: Start) -> httpx2.AsyncClient:
+    """A client of a gateway with a token, which it sends."""
+    _, client = await start(gateway_token=OPERATOR)
+    client.headers.update(bearer(OPERATOR))
+    return client
+
+
+async def code_for(client: httpx2.AsyncClient, body: dict[str, Any], **headers: str) -> str:
+    answer = await client.post("/v1/sign-in-codes", json=body, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["code"]
+
+
+async def test_code_is_exchanged_once_for_a_token(operator: httpx2.AsyncClient):
+    body = {"scopes": ["message", "read"], "user": "alice", "expiresIn": 3600}
+    made = await operator.post("/v1/sign-in-codes", json=body)
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    assert {name: made.json()[name] for name in ("user", "scopes")} == {
+        "user": "alice",
+        "scopes": ["message", "read"],
+    }
+    signed_in = await operator.post("/api/v1/sign-in", headers=bearer(made.json()["code"]))
+    assert (signed_in.status_code, signed_in.headers["cache-control"]) == (201, "no-store")
+    token = signed_in.json()
+    created, expires = (datetime.fromisoformat(token[name]) for name in ("createdAt", "expiresAt"))
+    assert expires - created == timedelta(hours=1)
+
+    me = (await operator.get("/v1/me", headers=bearer(token["token"]))).json()
+    assert (me["tokenId"], me["userId"], me["scopes"]) == (token["id"], "alice", ["message", "read"])
+    again = await operator.post("/v1/sign-in", headers=bearer(made.json()["code"]))
+    assert (again.status_code, again.json()["code"]) == (401, "unauthorized")
+
+    entries = (await operator.get("/v1/audit")).json()["items"]
+    assert [(one["principal"], one["action"], one["target"]) for one in entries] == [
+        ("operator", "sign_in", token["id"]),
+        ("operator", "sign_in_code.create", made.json()["id"]),
+    ]
+
+
+async def test_one_of_two_browsers_signs_in_with_a_code(operator: httpx2.AsyncClient):
+    code = await code_for(operator, {})
+    attempts = [operator.post("/v1/sign-in", headers=bearer(code)) for _ in range(2)]
+    assert sorted([one.status_code for one in await asyncio.gather(*attempts)]) == [201, 401]
+
+
+async def test_code_is_no_token(operator: httpx2.AsyncClient):
+    code = await code_for(operator, {})
+    for path in ("/v1/me", "/skills", "/"):
+        assert (await operator.get(path, headers=bearer(code))).status_code == 401
+    assert (await operator.post("/v1/sign-in", headers=bearer(code))).status_code == 201
+
+
+async def test_code_without_a_body_has_the_rights_of_its_token(operator: httpx2.AsyncClient):
+    body = {"user": "alice", "scopes": ["message"], "expiresIn": 600}
+    made = (await operator.post("/v1/tokens", json=body)).json()
+    answer = await operator.post("/v1/sign-in-codes", headers=bearer(made["token"]))
+    token = (await operator.post("/v1/sign-in", headers=bearer(answer.json()["code"]))).json()
+    assert (token["user"], token["scopes"], token["expiresAt"]) == ("alice", ["message"], made["expiresAt"])
+
+    await operator.delete(f"/v1/tokens/{made['id']}")
+    assert (await operator.get("/v1/me", headers=bearer(token["token"]))).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"scopes": ["admin"]}, 403, "scope_missing"),
+        ({"user": "bob"}, 403, "wrong_user"),
+        ({"scopes": []}, 400, "invalid_field"),
+        ({"scopes": ["root"]}, 400, "invalid_field"),
+        ({"expiresIn": 43_201}, 400, "invalid_field"),
+        ({"expiresIn": 0}, 400, "invalid_field"),
+    ],
+)
+async def test_code_beyond_the_rights_of_its_token_is_refused(
+    operator: httpx2.AsyncClient, body: dict[str, Any], status: int, code: str
+):
+    made = (await operator.post("/v1/tokens", json={"user": "alice"})).json()
+    answer = await operator.post("/v1/sign-in-codes", json=body, headers=bearer(made["token"]))
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+async def test_gateway_without_token_needs_no_sign_in(client: httpx2.AsyncClient):
+    for answer in (await client.post("/v1/sign-in-codes"), await client.post("/v1/sign-in")):
+        assert (answer.status_code, answer.json()["code"]) == (409, "sign_in_not_needed")
+        assert "no sign-in is needed" in answer.json()["detail"]
+
+
+async def test_erased_user_cannot_sign_in_with_an_open_code(operator: httpx2.AsyncClient):
+    code = await code_for(operator, {"user": "alice"})
+    assert (await operator.delete("/v1/users/alice")).status_code == 200
+    assert (await operator.post("/v1/sign-in", headers=bearer(code))).status_code == 401

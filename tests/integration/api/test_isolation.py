@@ -32,6 +32,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("POST", "/v1/messages"): {"message"},
     ("GET", "/v1/turns/{turn_id}"): {"message", "read"},
     ("GET", "/v1/turns/{turn_id}/steps"): {"message", "read"},
+    ("GET", "/v1/turns/{turn_id}/calls"): {"read"},
     ("GET", "/v1/turns/{turn_id}/events"): {"message", "read"},
     ("POST", "/v1/turns/{turn_id}/cancel"): {"message"},
     ("POST", "/v1/turns/{turn_id}/retry"): {"message"},
@@ -67,6 +68,8 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("DELETE", "/v1/users/{user_id}"): set(),
     ("GET", "/v1/usage"): set(),
     ("GET", "/v1/me"): None,
+    ("POST", "/v1/sign-in-codes"): None,
+    ("POST", "/v1/sign-in"): None,
     ("GET", "/v1/tokens"): set(),
     ("POST", "/v1/tokens"): set(),
     ("POST", "/v1/tokens/{token_id}/rotate"): set(),
@@ -103,6 +106,7 @@ NO_WAIT = {"seconds": "0"}
 OF_OTHERS = [
     ("GET", "/v1/approvals"),
     ("GET", "/v1/events"),
+    ("GET", "/v1/turns/{turn_id}/calls"),
     ("PATCH", "/v1/sessions/{session_id}"),
     ("POST", "/v1/sessions/{session_id}/fork"),
     ("POST", "/v1/sessions/{session_id}/reset"),
@@ -189,6 +193,8 @@ async def test_turn_of_other_owner_is_404(open_client: Callable[..., Awaitable[h
     paths = [
         ("GET", f"/v1/turns/{turn['id']}"),
         ("GET", f"/v1/turns/{turn['id']}/events"),
+        ("GET", f"/v1/turns/{turn['id']}/steps"),
+        ("GET", f"/v1/turns/{turn['id']}/calls"),
         ("POST", f"/v1/turns/{turn['id']}/cancel"),
         ("POST", f"/v1/turns/{turn['id']}/retry"),
         ("GET", f"/v1/sessions/{turn['sessionId']}"),

@@ -13,6 +13,7 @@ Ask = Callable[..., Coroutine[Any, Any, Any]]
 
 TOKEN = "correct horse battery staple"
 SECRET = "torana_" + "x" * 43
+CODE = "torana_code_" + "x" * 43
 PLAIN = 'Bearer realm="torana"'
 INVALID = 'Bearer realm="torana", error="invalid_token"'
 
@@ -41,9 +42,19 @@ async def holder(secret: str) -> Principal | None:
     return Principal(name="token:tok_1") if secret == SECRET else None
 
 
+async def code_holder(secret: str) -> Principal | None:
+    """Return the principal of the only sign-in code."""
+    return Principal(name="operator", scopes=frozenset()) if secret == CODE else None
+
+
 def guarded(token: str | None = TOKEN, sleep: Pauses | None = None) -> Authentication:
     return Authentication(
-        principal, token=token, authenticate=holder, unauthorized_page=page, sleep=sleep or Pauses()
+        principal,
+        token=token,
+        authenticate=holder,
+        sign_in=code_holder,
+        unauthorized_page=page,
+        sleep=sleep or Pauses(),
     )
 
 
@@ -61,6 +72,26 @@ async def test_open_gateway_gives_local_principal(ask: Ask):
 async def test_created_token_gives_its_principal_on_guarded_and_open_gateway(ask: Ask, token: str | None):
     answer = await ask(guarded(token), "GET", "/skills", [("Authorization", f"Bearer {SECRET}")])
     assert answer.body == b"token:tok_1"
+
+
+async def test_code_signs_in_only_at_its_path(ask: Ask):
+    code = [("Authorization", f"Bearer {CODE}")]
+    assert (await ask(guarded(), "POST", "/v1/sign-in", code)).body == b"operator"
+    for method, path in [("GET", "/v1/sign-in"), ("GET", "/skills"), ("POST", "/v1/sign-in-codes")]:
+        with pytest.raises(Unauthorized):
+            await ask(guarded(), method, path, code)
+
+
+@pytest.mark.parametrize("credential", [TOKEN, SECRET, CODE + "x", ""])
+async def test_sign_in_accepts_no_other_credential(ask: Ask, credential: str):
+    with pytest.raises(Unauthorized):
+        await ask(guarded(), "POST", "/v1/sign-in", [("Authorization", f"Bearer {credential}")])
+
+
+@pytest.mark.parametrize("credential", [SECRET, CODE, "whatever"])
+async def test_sign_in_on_open_gateway_has_local_principal(ask: Ask, credential: str):
+    sent = [("Authorization", f"Bearer {credential}")]
+    assert (await ask(guarded(token=None), "POST", "/v1/sign-in", sent)).body == b"local"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +114,7 @@ async def test_broken_store_leaves_only_gateway_token_usable(ask: Ask):
     async def broken(_secret: str) -> Principal | None:
         raise StoreUnavailable
 
-    app = Authentication(principal, token=TOKEN, authenticate=broken, unauthorized_page=page)
+    app = Authentication(principal, token=TOKEN, authenticate=broken, sign_in=broken, unauthorized_page=page)
     assert (await ask(app, "GET", "/skills", [("Authorization", f"Bearer {TOKEN}")])).body == b"operator"
     with pytest.raises(StoreUnavailable):
         await ask(app, "GET", "/skills", [("Authorization", f"Bearer {SECRET}")])

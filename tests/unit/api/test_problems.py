@@ -48,6 +48,7 @@ PROMISED = {
     "approval_changed": (409, "Conflict"),
     "not_waiting": (409, "Conflict"),
     "settings_faulty": (409, "Conflict"),
+    "sign_in_not_needed": (409, "Conflict"),
     "token_ended": (409, "Conflict"),
     "not_ended": (409, "Conflict"),
     "channel_taken": (409, "Conflict"),

@@ -21,6 +21,8 @@ OPERATOR = Principal(name="operator")
 #: Returns the holder of a secret, or None for an unknown secret.
 Authenticate = Callable[[str], Awaitable[Principal | None]]
 
+SIGN_IN_PATH = "/v1/sign-in"
+
 _CHALLENGE = 'Bearer realm="torana"'
 
 #: The maximum number of addresses whose failures are counted. The least recent one is forgotten first.
@@ -35,7 +37,8 @@ class Authentication:
     the database fails. ``authenticate`` checks every other token. Without a gateway token, requests without a
     token have the principal ``local``. Only responses to invalid tokens are delayed, by at most a second; a
     valid token is never delayed by failures from the same address. During the delay the connection gives way to
-    new ones. A browser that visits ``/`` gets the page that ``unauthorized_page`` makes.
+    new ones. A browser that visits ``/`` gets the page that ``unauthorized_page`` makes. The credential of a
+    sign-in is a one-time code, which only ``sign_in`` checks; a gateway without a token needs no sign-in.
 
     All tokens of a user have at most ``at_once`` open requests together, event streams included, so that one
     user cannot take all connections. Tokens with the scopes ``admin`` or ``impersonate`` have no such limit.
@@ -47,6 +50,7 @@ class Authentication:
         *,
         token: str | None,
         authenticate: Authenticate,
+        sign_in: Authenticate,
         unauthorized_page: Callable[[Request, Mapping[str, str]], Awaitable[ASGIApp]],
         at_once: int = 128,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -54,6 +58,7 @@ class Authentication:
         self._app = app
         self._token = token.encode() if token is not None else None
         self._authenticate = authenticate
+        self._sign_in = sign_in
         self._unauthorized_page = unauthorized_page
         self._sleep = sleep
         self._failures: OrderedDict[str, int] = OrderedDict()
@@ -96,11 +101,14 @@ class Authentication:
                 del self._open[holder]
 
     async def _principal(self, request: Request) -> Principal:
-        sent = [_credential(value) for value in request.headers.getlist("authorization")]
-        if _asks_for_health(request) or (self._token is None and not any(map(_is_secret, sent))):
+        sent, signs_in = credentials_of(request), _asks_to_sign_in(request)
+        is_open = self._token is None and (signs_in or not any(map(_is_secret, sent)))
+        if is_open or _asks_for_health(request):
             return LOCAL
         credential = sent[0] if len(sent) == 1 else b""
-        principal = await self._holder(credential)
+        principal = await (
+            self._sign_in(credential.decode("latin-1")) if signs_in else self._holder(credential)
+        )
         if principal is None:
             await self._slow_down(request)
             challenge = f'{_CHALLENGE}, error="invalid_token"' if credential else _CHALLENGE
@@ -121,6 +129,15 @@ class Authentication:
         if failures > 3:  # the first failures are not delayed
             request.state.is_slowed_down = True  # for http11.Protocol
             await self._sleep(min(_LONGEST_DELAY, 0.05 * 2 ** (failures - 4)))
+
+
+def credentials_of(request: Request) -> list[bytes]:
+    """Return the credential of each ``Authorization`` header of a request."""
+    return [_credential(value) for value in request.headers.getlist("authorization")]
+
+
+def _asks_to_sign_in(request: Request) -> bool:
+    return request.scope["path"] == SIGN_IN_PATH and request.method == "POST"
 
 
 def _asks_for_health(request: Request) -> bool:

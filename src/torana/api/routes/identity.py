@@ -1,13 +1,23 @@
-"""The identity of a request."""
+"""The identity of a request, and sign-in by a one-time code."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from fastapi import Request
 
-from torana.api.dependencies import current_principal, services_of
-from torana.api.openapi import problem_responses
+from torana.api.dependencies import act, current_principal, services_of
+from torana.api.middleware.authentication import SIGN_IN_PATH, credentials_of
+from torana.api.openapi import json_body, problem_responses
+from torana.api.request_body import read_optional_body
 from torana.api.routes.router import new_router
-from torana.api.schemas.identity import MeBody
+from torana.api.schemas.identity import MeBody, SignInCodeBody, SignInCodeRequest
+from torana.api.schemas.people import IssuedTokenBody
+from torana.errors import SignInNotNeeded
+from torana.messages import utc_now
+from torana.people.sign_in import LONGEST_SIGN_IN, NewCode
+
+_NOT_NEEDED = "The gateway has no token, so no sign-in is needed."
 
 router = new_router()
 
@@ -21,3 +31,50 @@ router = new_router()
 async def me(request: Request) -> MeBody:
     principal = current_principal(request)
     return MeBody.from_principal(principal, await services_of(request).people.tokens.token_of(principal))
+
+
+@router.post(
+    "/v1/sign-in-codes",
+    status_code=201,
+    response_description="The code. It is not shown again.",
+    responses=problem_responses(
+        {403: "The token lacks one of the wanted scopes, or may not name this user.", 409: _NOT_NEEDED},
+        reads_body=True,
+    ),
+    summary="Create a code that signs a browser in once, within 60 seconds",
+    description="The new token has at most the scopes of this request's token, and ends with it. The newest "
+    "ten codes of a token are valid.",
+    openapi_extra={"requestBody": json_body(SignInCodeRequest, required=False)},
+)
+async def create_sign_in_code(request: Request) -> SignInCodeBody:
+    _check_needed(request)
+    services = services_of(request)
+    body = await read_optional_body(request, SignInCodeRequest, within=services.body_timeout)
+    new = NewCode(
+        scopes=None if body.scopes is None else frozenset(body.scopes),
+        user=body.user,
+        lifetime=LONGEST_SIGN_IN if body.expires_in is None else timedelta(seconds=body.expires_in),
+    )
+    issued = await services.people.sign_ins.create(new, current_principal(request), act=act(request))
+    return SignInCodeBody.from_code(issued)
+
+
+@router.post(
+    SIGN_IN_PATH,
+    status_code=201,
+    response_description="The token with its secret. The secret is not shown again.",
+    responses=problem_responses(
+        {401: "The code is unknown, has expired, or was used.", 409: _NOT_NEEDED},
+    ),
+    summary="Exchange a one-time code, sent as the bearer token, for a token that expires soon",
+)
+async def sign_in(request: Request) -> IssuedTokenBody:
+    _check_needed(request)
+    code = credentials_of(request)[0].decode("latin-1")
+    issued = await services_of(request).people.sign_ins.sign_in(code, act=act(request))
+    return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
+
+
+def _check_needed(request: Request) -> None:
+    if not request.app.state.guarded:
+        raise SignInNotNeeded

@@ -11,7 +11,7 @@ from torana.api.openapi import events_answer, problem_responses
 from torana.api.parameters import INVALID_PAGE, After, Id, Limit, Since, Until, page_size, time_of
 from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
-from torana.api.schemas.turns import StepBody, StepsBody, TurnBody, TurnItem, TurnsBody
+from torana.api.schemas.turns import CallBody, CallsBody, StepBody, StepsBody, TurnBody, TurnItem, TurnsBody
 from torana.api.sse import EventStream
 from torana.messages import ID_LIMIT, TURN_STATES
 from torana.paging import NUMBER_KEY, cut, read_cursor
@@ -97,6 +97,23 @@ async def turn_steps(request: Request, turn_id: Id, limit: Limit = "50", after: 
     behind = list(enumerate(steps))[place:]
     page = cut(behind, page_size(limit), lambda item: item[0] + 1, NUMBER_KEY)
     return StepsBody(items=[StepBody.from_step(step) for _, step in page.items], next=page.next)
+
+
+@router.get(
+    "/v1/turns/{turn_id}/calls",
+    dependencies=[require_scopes("message", "read", unbound="read")],
+    response_description="A page of calls, in order.",
+    responses=problem_responses(_PROBLEMS | {400: INVALID_PAGE}),
+    summary="List the tool calls of a turn with their arguments, results and approvals",
+    description="A cancelled turn keeps neither arguments nor results, except the arguments of calls that "
+    "needed approval.",
+)
+async def turn_calls(request: Request, turn_id: Id, limit: Limit = "50", after: After = "") -> CallsBody:
+    place = read_cursor(after or None, NUMBER_KEY) or 0
+    calls = await services_of(request).turns.reader.calls(current_principal(request).view, turn_id)
+    behind = list(enumerate(calls))[place:]
+    page = cut(behind, page_size(limit), lambda item: item[0] + 1, NUMBER_KEY, size=lambda item: item[1].size)
+    return CallsBody(items=[CallBody.model_validate(call) for _, call in page.items], next=page.next)
 
 
 @router.get(

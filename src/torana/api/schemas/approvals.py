@@ -51,6 +51,13 @@ class ApprovalBody(Wire):
     created_at: Time
     expires_at: Annotated[Time, Field(description="At this time an open approval counts as denied.")]
     decided_at: Time | None
+    decided_by: Annotated[
+        str | None,
+        Field(
+            description="The principal, such as `operator`, `token:tok_0198` or `connector:telegram`; `time` "
+            "if the approval expired."
+        ),
+    ]
 
 
 class AskedApprovalBody(ApprovalBody):

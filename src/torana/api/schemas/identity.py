@@ -1,14 +1,18 @@
-"""Bodies of the identity of a request."""
+"""Bodies of the identity of a request, and of sign-ins."""
 
 from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from torana.api.schemas.base import Time, Wire
+from torana.api.schemas.base import Id, RequestBody, Time, Wire
+from torana.api.schemas.people import whole_number
 from torana.messages import Principal, Scope
+from torana.people.sign_in import LONGEST_SIGN_IN, IssuedCode
 from torana.store.rows.tokens import Token
+
+_LONGEST = int(LONGEST_SIGN_IN.total_seconds())
 
 
 class MeBody(Wire):
@@ -37,4 +41,53 @@ class MeBody(Wire):
             user_id=principal.user,
             scopes=sorted(principal.scopes),
             expires_at=token and token.expires_at,
+        )
+
+
+class SignInCodeRequest(RequestBody):
+    """A one-time code to create, and the token of the sign-in. Unknown fields are ignored."""
+
+    scopes: Annotated[
+        Annotated[list[Scope], Field(min_length=1)] | None,
+        Field(description="The scopes of the token, at most those of this request; null for all of these."),
+    ] = None
+    user: Annotated[
+        Annotated[Id, Field(min_length=1)] | None,
+        Field(
+            description="The user that the token is bound to, by default that of this request. Another user "
+            "needs the scope `admin`."
+        ),
+    ] = None
+    expires_in: Annotated[
+        Annotated[int, Field(ge=1, le=_LONGEST), BeforeValidator(whole_number)] | None,
+        Field(description="Seconds that the token is valid, at most until the token of this request expires."),
+    ] = _LONGEST
+
+
+class SignInCodeBody(Wire):
+    """A one-time code. It is not shown again."""
+
+    id: str
+    code: Annotated[
+        str,
+        Field(
+            description="The bearer token of one `POST /v1/sign-in`. An address may contain it in its fragment "
+            "only.",
+            pattern=r"^torana_code_[A-Za-z0-9_-]{43}$",
+        ),
+    ]
+    user: str | None
+    scopes: list[Scope]
+    expires_at: Annotated[Time, Field(description="The time until which the code is valid.")]
+
+    @classmethod
+    def from_code(cls, issued: IssuedCode) -> Self:
+        """Return the body of a new code."""
+        code = issued.code
+        return cls(
+            id=code.id,
+            code=issued.secret,
+            user=code.user,
+            scopes=sorted(code.scopes),
+            expires_at=code.expires_at,
         )

@@ -22,7 +22,7 @@ _LONGEST_OVERLAP = int(LONGEST_OVERLAP.total_seconds())
 _LARGEST = 10**12
 
 
-def _whole_number(value: object) -> int:
+def whole_number(value: object) -> int:
     """Return a whole number, also of a form such as 60.0 (JSON Schema, 6.1.1)."""
     is_whole = isinstance(value, int | Decimal) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not is_whole:
@@ -52,7 +52,7 @@ class TokenRequest(RequestBody):
         Field(description="A description of the token's purpose."),
     ] = ""
     expires_in: Annotated[
-        Annotated[int, Field(ge=1, le=_LONGEST_LIFE), BeforeValidator(_whole_number)] | None,
+        Annotated[int, Field(ge=1, le=_LONGEST_LIFE), BeforeValidator(whole_number)] | None,
         Field(description="Seconds until the token expires; null for a token that does not expire."),
     ] = None
 
@@ -61,7 +61,7 @@ class RotationRequest(RequestBody):
     """The options of a token rotation. Unknown fields are ignored."""
 
     overlap: Annotated[
-        Annotated[int, Field(ge=0, le=_LONGEST_OVERLAP), BeforeValidator(_whole_number)] | None,
+        Annotated[int, Field(ge=0, le=_LONGEST_OVERLAP), BeforeValidator(whole_number)] | None,
         Field(description="Seconds for which the old token remains valid; 0 ends it at once."),
     ] = int(DEFAULT_OVERLAP.total_seconds())
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, StrictBool, field_validator, model_validator
 
+from torana.agent.tool_errors import RESULT_LIMIT
 from torana.api.schemas.approvals import ApprovalBody
 from torana.api.schemas.base import CLEAN, Id, NotBlank, Page, RequestBody, Time, Wire
 from torana.api.schemas.contract import UsageBody
@@ -16,6 +17,7 @@ from torana.sessions.listing import Session, SessionMessage
 from torana.sessions.titles import OWN_LIMIT, own_title
 from torana.store.rows.approvals import Approval
 from torana.store.rows.reports.timings import StepTime
+from torana.turns.calls import CallState
 from torana.turns.reader import EXCERPT
 
 
@@ -170,6 +172,44 @@ class StepBody(Wire):
             started_at=step.started_at,
             ended_at=step.ended_at,
         )
+
+
+class CallBody(Wire):
+    """A tool call of a turn."""
+
+    id: Annotated[str, Field(description="The id of the call, unique within the turn.")]
+    tool: str
+    state: Annotated[
+        CallState,
+        Field(
+            description="`waiting` for an approval; `interrupted` if the turn ended before the call; a denied "
+            "call is `failed`."
+        ),
+    ]
+    arguments: Annotated[
+        dict[str, Any] | None,
+        Field(description="The arguments that the model chose; null if they are unknown or hidden."),
+    ]
+    result: Annotated[
+        str | None,
+        Field(description=f"The result or the failure as text, of about {RESULT_LIMIT:,} characters at most."),
+    ]
+    hidden: Annotated[
+        bool,
+        Field(
+            description="Whether `arguments` and `result` are left out: they are private data of one user in a "
+            "channel with several users."
+        ),
+    ]
+    approval: ApprovalBody | None
+    started_at: Annotated[
+        Time | None, Field(description="The start of its last attempt; null if it never ran.")
+    ]
+    ended_at: Time | None
+
+
+class CallsBody(Page[CallBody]):
+    """A page of a turn's calls."""
 
 
 class StepsBody(Page[StepBody]):

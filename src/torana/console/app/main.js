@@ -3,6 +3,7 @@ import { Client } from "./base/api.js";
 import { SignedIn } from "./base/context.js";
 import { applyLanguage, language, problemText, t } from "./base/i18n.js";
 import { Live } from "./base/live.js";
+import { go, route } from "./base/router.js";
 import { Store, useStore } from "./base/store.js";
 import { ProblemNote, Spinner } from "./parts/controls.js";
 import { applyScheme } from "./parts/preferences.js";
@@ -77,10 +78,11 @@ function App() {
 
 /** Take the one-time code out of the address, so that it stays in no history. */
 function takeCode() {
-  const found = location.hash.match(/^#code=([\w-]+)$/);
-  if (!found) return null;
+  const { parts, query } = route.value;
+  if (parts[0] !== "sign-in") return null;
   history.replaceState(null, "", location.pathname);
-  return found[1];
+  go("chat");
+  return query.code ?? null;
 }
 
 applyLanguage();

@@ -16,7 +16,7 @@ export function Shell({ onSignOut }) {
   const { live, me, can, user, mayName } = useSignedIn();
   const { parts, query } = useStore(route);
   const connection = useStore(live.state);
-  const writer = useStore(user) ?? me.label ?? me.name;
+  const writer = useStore(user);
   const [isMenuOpen, setMenuOpen] = useState(false);
   const [dialog, setDialog] = useState(null);
   const [isArchived, setArchived] = useState(false);
@@ -56,15 +56,15 @@ export function Shell({ onSignOut }) {
         <button type="button" class="link" onClick=${() => setDialog("shortcuts")}>${t("shortcuts.title")}</button>
         <a class="link" href="docs" target="_blank" rel="noopener">${t("label.api")}</a>
         ${onSignOut && html`<button type="button" class="link" onClick=${onSignOut}>${t("signin.out")}</button>`}
-        ${mayName ? html`<button type="button" class="link" onClick=${() => setDialog("user")}>${t("user.as", { user: writer })}</button>` : html`<span class="hint">${writer}</span>`}
-        <span class="hint">Torana ${config.version}</span>
+        ${mayName && html`<button type="button" class="link" onClick=${() => setDialog("user")}>${t("user.as", { user: writer })}</button>`}
+        <span class="hint">${me.userId ?? me.label ?? me.name} · Torana ${config.version}</span>
       </footer>
     </aside>
     ${isMenuOpen && html`<div class="backdrop" onClick=${close}></div>`}
     <main class="main" id="main" tabindex="-1">
       ${connection === "lost" && html`<p class="connection" role="status">${t("label.lost")}</p>`}
       ${view ? html`<${view.component} parts=${parts.slice(1)} query=${query} />`
-        : html`<${Chat} sessionId=${(can("read") && parts[1]) || null} turnId=${query.turn} page=${query.page ?? null} fresh=${query.fresh} />`}
+        : html`<${Chat} sessionId=${(can("read") && parts[1]) || null} turnId=${query.turn} page=${query.page ?? null} before=${query.before ?? null} fresh=${query.fresh} />`}
     </main>
     ${dialog === "user" && html`<${UserDialog} onClose=${() => setDialog(null)} />`}
     ${dialog === "search" && html`<${SearchDialog} onClose=${() => setDialog(null)} />`}

@@ -21,6 +21,7 @@ from torana.store.rows.audit import Act
 from torana.store.rows.reports import message_index, spending
 from torana.store.rows.senders import of_user
 from torana.store.rows.session_deletion import delete_turns
+from torana.store.rows.tokens import delete_codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ def revoke_tokens(connection: Connection, user: str, act: Act) -> int:
 
     This comes before the erasure, so that a client cannot delay it by sending messages.
     """
+    delete_codes(connection, user)
     valid = (tokens.c.user == user) & tokens.c.revoked_at.is_(None)
     revoked = sa.update(tokens).where(valid).values(revoked_at=act.at).returning(tokens.c.id)
     ids = connection.execute(revoked).scalars().all()

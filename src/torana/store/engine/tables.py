@@ -347,6 +347,7 @@ event.listen(
 )
 
 #: Created tokens; ``digest`` is that of the secret. ``replaces`` is the token that a rotation ends.
+#: ``issued_by`` is the token whose sign-in code created it, with which it ends.
 tokens = sa.Table(
     "tokens",
     metadata,
@@ -361,6 +362,23 @@ tokens = sa.Table(
     sa.Column("expires_at", UtcTime),
     sa.Column("revoked_at", UtcTime),
     sa.Column("used_at", UtcTime),
+    sa.Column("issued_by", sa.Text),
+)
+
+#: Open one-time codes, each of which creates a token with these properties; ``digest`` is that of the code.
+#: ``created_by`` is a principal, ``issued_by`` its token, ``lifetime`` that of the new token in seconds.
+sign_in_codes = sa.Table(
+    "sign_in_codes",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
+    sa.Column("created_by", sa.Text, nullable=False),
+    sa.Column("issued_by", sa.Text),
+    sa.Column("user", sa.Text),
+    sa.Column("scopes", sa.Text, nullable=False),
+    sa.Column("lifetime", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
 )
 
 #: Administrative actions: principal, object, time and source. Never contains users' texts.

@@ -63,6 +63,10 @@ class Approval:
         """Return the digest of the call (``call_digest``)."""
         return call_digest(self.tool, self.arguments)
 
+    def at(self, now: datetime) -> Approval:
+        """Return the approval as of this time: an open one that has expired counts as expired."""
+        return replace(self, state="expired") if self.state == "open" and self.expires_at <= now else self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalVerdict:
@@ -188,6 +192,13 @@ def of_call(connection: Connection, owner: str, turn_id: str, call_id: str) -> l
         owned_by(approvals, owner), approvals.c.turn_id == turn_id, approvals.c.call_id == call_id
     )
     return [_approval(row) for row in connection.execute(query).mappings()]
+
+
+def of_turn(connection: Connection, turn_id: str) -> list[Approval]:
+    """Return the approvals of a turn, decided or not, oldest first."""
+    query = sa.select(approvals).where(approvals.c.turn_id == turn_id)
+    rows = connection.execute(query.order_by(approvals.c.created_at, approvals.c.id))
+    return [_approval(row) for row in rows.mappings()]
 
 
 def open_of(connection: Connection, owner: str, turn_id: str, now: datetime) -> list[Approval]:

@@ -1,4 +1,7 @@
-"""Rows of tokens. Only the digest of a secret is stored, so a copy of the database contains no credentials."""
+"""Rows of tokens, and of the codes that create tokens.
+
+Only the digest of a secret is stored, so a copy of the database contains no credentials.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import TokenEnded
 from torana.messages import GATEWAY_OWNER, Scope, owner_of
-from torana.store.engine.tables import tokens
+from torana.store.engine.tables import sign_in_codes, tokens
 from torana.store.rows.audit import Act, record
 
 TokenStatus = Literal["active", "expired", "revoked"]
@@ -40,6 +43,8 @@ class Token:
     used_at: datetime | None = None
     #: The id of the token that it replaced.
     replaces: str | None = None
+    #: The id of the token whose sign-in code created it.
+    issued_by: str | None = None
 
     @property
     def owner(self) -> str:
@@ -96,18 +101,21 @@ def rotate(
     _insert(connection, new, digest)
     end = min(now + overlap, old.expires_at or now + overlap)
     connection.execute(_CHANGE, {"key": old.id, "expires_at": end})
+    connection.execute(_SHORTEN_ISSUED, {"key": old.id, "end": end})
     seconds = int(overlap.total_seconds())
     record(connection, act, "token.rotate", old.id, user=old.user, replacedBy=new.id, overlapSeconds=seconds)
     return new
 
 
 def revoke(connection: Connection, token_id: str, *, now: datetime, act: Act) -> Token | None:
-    """Revoke a token, and return it; None if there is none. Idempotent."""
+    """Revoke a token and those of its sign-in codes, and return it; None if there is none. Idempotent."""
     token = get(connection, token_id)
     if token is None or token.revoked_at is not None:
         return token
     connection.execute(_CHANGE, {"key": token.id, "revoked_at": now})
-    record(connection, act, "token.revoke", token.id, user=token.user)
+    issued = connection.execute(_REVOKE_ISSUED, {"key": token.id, "now": now}).scalars().all()
+    for revoked in (token.id, *issued):
+        record(connection, act, "token.revoke", revoked, user=token.user)
     return replace(token, revoked_at=now)
 
 
@@ -130,9 +138,9 @@ def get(connection: Connection, token_id: str) -> Token | None:
 
 
 def root(connection: Connection, token_id: str) -> str:
-    """Return the id of the first token in the chain of rotations.
+    """Return the id of the first token in the chain of rotations and sign-ins.
 
-    Rules, limits and usage refer to this id, so that a rotation does not reset them.
+    Rules, limits and usage refer to this id, so that neither a rotation nor a sign-in resets them.
     """
     return connection.execute(_ROOT, {"id": token_id}).scalar() or token_id
 
@@ -149,6 +157,100 @@ def list_tokens(connection: Connection, *, before: tuple[datetime, str] | None, 
     return [_token(row) for row in connection.execute(newest_first).mappings()]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInCode:
+    """A one-time code without its secret, and the properties of the token that it creates."""
+
+    id: str
+    #: The principal that created it, and its token.
+    created_by: str
+    issued_by: str | None
+    user: str | None
+    scopes: frozenset[Scope]
+    #: Seconds that the token is valid.
+    lifetime: int
+    created_at: datetime
+    expires_at: datetime
+
+
+def create_code(connection: Connection, code: SignInCode, *, digest: bytes, most: int, act: Act) -> None:
+    """Store a code and record the action; delete expired codes, and the creator's oldest above ``most``."""
+    connection.execute(sa.delete(sign_in_codes).where(sign_in_codes.c.expires_at <= code.created_at))
+    values = {
+        "id": code.id,
+        "digest": digest,
+        "created_by": code.created_by,
+        "issued_by": code.issued_by,
+        "user": code.user,
+        "scopes": " ".join(sorted(code.scopes)),
+        "lifetime": code.lifetime,
+        "created_at": code.created_at,
+        "expires_at": code.expires_at,
+    }
+    connection.execute(sa.insert(sign_in_codes), values)
+    own = sa.select(sign_in_codes.c.id).where(sign_in_codes.c.created_by == code.created_by)
+    newest = own.order_by(sign_in_codes.c.created_at.desc(), sign_in_codes.c.id.desc())
+    oldest = newest.limit(-1).offset(most)
+    connection.execute(sa.delete(sign_in_codes).where(sign_in_codes.c.id.in_(oldest)))
+    record(connection, act, "sign_in_code.create", code.id, user=code.user, scopes=sorted(code.scopes))
+
+
+def find_code(connection: Connection, digest: bytes, *, now: datetime) -> SignInCode | None:
+    """Return the open code with a digest; the code stays open."""
+    row = connection.execute(_CODE, {"digest": digest}).mappings().first()
+    return None if row is None else _open_code(row, now)
+
+
+def take_code(
+    connection: Connection, digest: bytes, *, token: Token, token_digest: bytes, act: Act
+) -> Token | None:
+    """Delete an open code, store the token that it creates, and return the token.
+
+    ``token`` has the new id, label and time; it ends when the token that created the code does. Returns None if
+    there is no such code, or if that token has ended. Of two calls with one code, one returns a token.
+    """
+    now = token.created_at
+    row = connection.execute(_TAKE_CODE, {"digest": digest}).mappings().first()
+    code = None if row is None else _open_code(row, now)
+    if code is None:
+        return None
+    expires_at = now + timedelta(seconds=code.lifetime)
+    if code.issued_by is not None:
+        issuer = get(connection, code.issued_by)
+        if issuer is None or issuer.status(now) != "active":
+            return None
+        expires_at = min(expires_at, issuer.expires_at or expires_at)
+    issued = replace(token, user=code.user, scopes=code.scopes, expires_at=expires_at, issued_by=code.issued_by)
+    _insert(connection, issued, token_digest)
+    record(
+        connection,
+        act,
+        "sign_in",
+        issued.id,
+        code=code.id,
+        user=issued.user,
+        scopes=sorted(issued.scopes),
+        expiresAt=expires_at.isoformat(),
+    )
+    return issued
+
+
+def delete_codes(connection: Connection, user: str) -> None:
+    """Delete the codes that are bound to a user."""
+    connection.execute(sa.delete(sign_in_codes).where(sign_in_codes.c.user == user))
+
+
+def _open_code(row: RowMapping, now: datetime) -> SignInCode | None:
+    """Return the code of a row, or None if it has expired.
+
+    A code of the future counts as expired: otherwise a clock that was ahead would extend its life.
+    """
+    values = {name: value for name, value in row.items() if name not in ("digest", "scopes")}
+    code = SignInCode(**values, scopes=_scopes(row))
+    is_open = code.created_at - (code.expires_at - code.created_at) <= now < code.expires_at
+    return code if is_open else None
+
+
 def _insert(connection: Connection, token: Token, digest: bytes) -> None:
     values = {
         "id": token.id,
@@ -158,6 +260,7 @@ def _insert(connection: Connection, token: Token, digest: bytes) -> None:
         "digest": digest,
         "scopes": " ".join(sorted(token.scopes)),
         "replaces": token.replaces,
+        "issued_by": token.issued_by,
         "created_at": token.created_at,
         "expires_at": token.expires_at,
     }
@@ -177,17 +280,46 @@ def _token(row: RowMapping) -> Token:
     values: dict[str, Any] = {
         name: value for name, value in row.items() if name not in ("owner", "digest", "scopes")
     }
-    return Token(**values, scopes=cast("frozenset[Scope]", frozenset(row["scopes"].split())))
+    return Token(**values, scopes=_scopes(row))
+
+
+def _scopes(row: RowMapping) -> frozenset[Scope]:
+    return cast("frozenset[Scope]", frozenset(row["scopes"].split()))
 
 
 def _root_token_query() -> sa.Select[str]:
-    ids = sa.select(tokens.c.id, tokens.c.replaces)
+    before = sa.func.coalesce(tokens.c.replaces, tokens.c.issued_by).label("before")
+    ids = sa.select(tokens.c.id, before)
     chain = ids.where(tokens.c.id == sa.bindparam("id")).cte("chain", recursive=True)
-    chain = chain.union(ids.join(chain, tokens.c.id == chain.c.replaces))
-    return sa.select(chain.c.id).where(chain.c.replaces.is_(None))
+    chain = chain.union(ids.join(chain, tokens.c.id == chain.c.before))
+    return sa.select(chain.c.id).where(chain.c.before.is_(None))
+
+
+def _issued_tokens_query() -> sa.Select[str]:
+    """Return the query for the tokens of a token's sign-in codes, and of their codes."""
+    issued = sa.select(tokens.c.id).where(tokens.c.issued_by == sa.bindparam("key"))
+    chain = issued.cte("issued", recursive=True)
+    chain = chain.union(sa.select(tokens.c.id).join(chain, tokens.c.issued_by == chain.c.id))
+    return sa.select(chain.c.id)
 
 
 # Built once, because every request uses them: SQLAlchemy then finds the compiled SQL faster.
 _BY_DIGEST = sa.select(tokens).where(tokens.c.digest == sa.bindparam("digest"))
 _ROOT = _root_token_query()
 _CHANGE = sa.update(tokens).where(tokens.c.id == sa.bindparam("key"))
+_ISSUED = _issued_tokens_query()
+_SHORTEN_ISSUED = (
+    sa.update(tokens)
+    .where(tokens.c.id.in_(_ISSUED), tokens.c.expires_at > sa.bindparam("end"))
+    .values(expires_at=sa.bindparam("end"))
+)
+_REVOKE_ISSUED = (
+    sa.update(tokens)
+    .where(tokens.c.id.in_(_ISSUED), tokens.c.revoked_at.is_(None))
+    .values(revoked_at=sa.bindparam("now"))
+    .returning(tokens.c.id)
+)
+_CODE = sa.select(sign_in_codes).where(sign_in_codes.c.digest == sa.bindparam("digest"))
+_TAKE_CODE = (
+    sa.delete(sign_in_codes).where(sign_in_codes.c.digest == sa.bindparam("digest")).returning(sign_in_codes)
+)

@@ -22,7 +22,7 @@ export function setQuery(query) {
 }
 
 function read() {
-  const [path, query] = location.hash.replace(/^#(code=.*|\/)?/, "").split("?");
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").filter(Boolean).map(decode);
   return { parts, query: Object.fromEntries(new URLSearchParams(query ?? "")) };
 }

@@ -11,9 +11,9 @@ import { TurnView } from "./message.js";
 import { SessionDialog, sessionTitle, sessionsChanged } from "./session_list.js";
 
 /** A conversation with the agent: its turns, and the box for the next message. */
-export function Chat({ sessionId, turnId, page, fresh }) {
+export function Chat({ sessionId, turnId, page, before, fresh }) {
   const { live, me, can } = useSignedIn();
-  const conversation = useConversation(sessionId, page, fresh);
+  const conversation = useConversation({ sessionId, page, before, fresh });
   const { session, turns, isLoading, problem, newer } = useStore(conversation.state);
   const [draft, setDraft] = useState({ text: "", files: [] });
   const [isMenuOpen, setMenuOpen] = useState(false);
@@ -49,7 +49,7 @@ export function Chat({ sessionId, turnId, page, fresh }) {
       ${session && can("message") && html`<button type="button" class="button icon" aria-label=${t("sessions.menu", { title: sessionTitle(session) })} onClick=${() => setMenuOpen(true)}>⋯</button>`}
     </header>
     ${isMenuOpen && html`<${SessionDialog} session=${session} onClose=${() => setMenuOpen(false)} />`}
-    ${problem && html`<${ProblemNote} problem=${problem} retry=${sessionId ? () => conversation.open(sessionId, page) : null} />`}
+    ${problem && html`<${ProblemNote} problem=${problem} retry=${sessionId ? () => conversation.open(sessionId, { page, before }) : null} />`}
     <${Transcript} conversation=${conversation} marked=${turnId} onFork=${fork} onEdit=${edit} />
     ${turns.length === 0 && !isLoading && !problem && html`<${Welcome} onPick=${(text) => setDraft({ text, files: [] })} />`}
     ${newer && html`<button type="button" class="button plain jump" onClick=${() => go(`chat/${segment(session.id)}`)}>${t("chat.newest")}</button>`}
@@ -60,7 +60,7 @@ export function Chat({ sessionId, turnId, page, fresh }) {
 }
 
 /** Return the conversation of a session. A new conversation stays the same one when it gets its session. */
-function useConversation(sessionId, page, fresh) {
+function useConversation({ sessionId, page, before, fresh }) {
   const { client, can, user, mayName } = useSignedIn();
   const current = useRef(null);
   return useMemo(() => {
@@ -69,7 +69,7 @@ function useConversation(sessionId, page, fresh) {
     current.current = new Conversation({ client, mayRead: can("read"), user: () => (mayName ? user.value : null) });
     if (sessionId) {
       current.current.adopted = sessionId;
-      current.current.open(sessionId, page);
+      current.current.open(sessionId, { page, before });
     }
     return current.current;
   }, [client, sessionId, page, fresh]);

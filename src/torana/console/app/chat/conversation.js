@@ -49,15 +49,15 @@ export class Conversation {
     return this.state.value.turns.find((turn) => turn.status === "running" || turn.status === "waiting");
   }
 
-  /** Load a session with its newest messages, or with the messages from `page`, which a search returned. */
-  async open(sessionId, page = null) {
+  /** Load a session with its newest messages, or with those around a hit: `page` and `before` are cursors of it. */
+  async open(sessionId, { page = null, before = null } = {}) {
     this.state.update({ isLoading: true, problem: null });
     try {
       const session = await this.#client.get(`v1/sessions/${segment(sessionId)}`);
       this.#channelId = session.channelId;
       const part = page ? await this.#read(session.id, "oldest", page) : await this.#read(session.id, "newest", null);
       const turns = page ? part.turns : part.turns.reverse();
-      const edges = page ? { older: null, newer: part.next } : { older: part.next, newer: null };
+      const edges = page ? { older: before, newer: part.next } : { older: part.next, newer: null };
       this.state.update({ session, turns, ...edges, isLoading: false });
       await this.#refreshStates();
     } catch (problem) {

@@ -72,7 +72,7 @@ function ToolCalls({ turn }) {
     <summary>${label}${live.some((tool) => tool.ok === null) && isOpen(turn) ? html` <span class="hint">${live.at(-1).tool}…</span>` : ""}</summary>
     ${problem && html`<${ProblemNote} problem=${problem} />`}
     ${calls?.length === 0 && html`<p class="hint">${t("tool.none")}</p>`}
-    ${(calls ?? live).map((call) => html`<${ToolCall} key=${call.callId} call=${call} />`)}
+    ${(calls ?? live).map((call) => html`<${ToolCall} key=${call.id ?? call.callId} call=${call} />`)}
   </details>`;
 }
 
@@ -81,6 +81,7 @@ export function ToolCall({ call }) {
   return html`<div class="tool-call">
     <p><code>${call.tool}</code> <${State} value=${state} /></p>
     ${call.arguments && Object.keys(call.arguments).length > 0 && html`<pre tabindex="0">${JSON.stringify(call.arguments, null, 2)}</pre>`}
-    ${call.result && html`<pre tabindex="0">${call.result}${call.truncated ? "…" : ""}</pre>`}
+    ${call.result && html`<pre tabindex="0">${call.result}</pre>`}
+    ${call.hidden && html`<p class="hint">${t("tool.hidden")}</p>`}
   </div>`;
 }

@@ -35,7 +35,7 @@ export function SearchDialog({ onClose }) {
     ${words.trim() && !state.items && !state.problem && html`<${Spinner} />`}
     ${state.items?.length === 0 && html`<${Empty} title=${t("search.none")} hint=${t("search.none_hint")} />`}
     <ol class="hits">${state.items?.map((hit) => html`<li key=${hit.messageId}>
-      <a href=${href(`chat/${segment(hit.sessionId)}`, { turn: hit.turnId, page: hit.page })} onClick=${onClose}>
+      <a href=${href(`chat/${segment(hit.sessionId)}`, { turn: hit.turnId, page: hit.page, before: hit.pageBefore })} onClick=${onClose}>
         <span class="hint">${hit.role === "user" ? t("search.you") : t("search.agent")} · ${hit.channelId} · ${time(hit.createdAt)}</span>
         <span class="snippet" dir="auto"><${Marked} hit=${hit} /></span>
       </a></li>`)}</ol>

@@ -1,0 +1,142 @@
+"""Sign-in by a one-time code: create codes, and exchange one for a token that expires soon.
+
+A code is ``torana_code_`` and the base64url of 32 random bytes. Only its SHA-256 is stored, as for tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from torana.errors import ScopeMissing, Unauthorized, WrongUser
+from torana.messages import Principal, Scope, new_id, utc_now
+from torana.people.tokens import (
+    PREFIX,
+    UNBOUND_SCOPES,
+    Issued,
+    NewToken,
+    check_properties,
+    digest_of,
+    new_secret,
+)
+from torana.store.engine.database import Database
+from torana.store.rows import tokens as rows
+from torana.store.rows.audit import Act
+from torana.store.rows.tokens import SignInCode, Token
+
+CODE_PREFIX = f"{PREFIX}code_"
+CODE_LIFE = timedelta(seconds=60)
+LONGEST_SIGN_IN = timedelta(hours=12)
+#: The label of the tokens.
+LABEL = "Sign-in"
+
+#: Open codes of one principal; a newer one replaces the oldest.
+_OPEN = 10
+_CODE = re.compile(rf"{CODE_PREFIX}[A-Za-z0-9_-]{{43}}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCode:
+    """The properties of the token that a code creates. None means those of the creator."""
+
+    scopes: frozenset[Scope] | None = None
+    user: str | None = None
+    lifetime: timedelta = LONGEST_SIGN_IN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedCode:
+    """A new code with its secret, which is not stored."""
+
+    code: SignInCode
+    secret: str
+
+
+class SignIns:
+    """The open codes. Each change is recorded in the audit record in the same transaction."""
+
+    def __init__(self, *, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def create(self, new: NewCode, creator: Principal, *, act: Act) -> IssuedCode:
+        """Create a code for a token with at most the creator's rights.
+
+        Raises ``ScopeMissing``, ``WrongUser``, and ``InvalidField`` for invalid properties.
+        """
+        _check_user(new, creator)
+        user = creator.user if new.user is None else new.user
+        scopes = _scopes_of(new, creator, user)
+        check_properties(NewToken(user=user, scopes=scopes, lifetime=new.lifetime))
+        now, secret = self._clock(), new_secret(CODE_PREFIX)
+        code = SignInCode(
+            id=new_id("sic"),
+            created_by=creator.name,
+            issued_by=creator.token_id,
+            user=user,
+            scopes=scopes,
+            lifetime=int(new.lifetime.total_seconds()),
+            created_at=now,
+            expires_at=now + CODE_LIFE,
+        )
+        work = partial(rows.create_code, code=code, digest=digest_of(secret), most=_OPEN, act=act)
+        await self._database.run(work)
+        return IssuedCode(code=code, secret=secret)
+
+    async def authenticate(self, secret: str) -> Principal | None:
+        """Return the principal that created an open code, without any scope; None for another text.
+
+        The code stays open. Raises ``StoreUnavailable``.
+        """
+        if _CODE.fullmatch(secret) is None:
+            return None
+        found = await self._database.run(partial(rows.find_code, digest=digest_of(secret), now=self._clock()))
+        return None if found is None else Principal(name=found.created_by, scopes=frozenset())
+
+    async def sign_in(self, secret: str, *, act: Act) -> Issued:
+        """Use up a code, and return the token that it creates.
+
+        Raises ``Unauthorized`` for a code that is unknown, expired or used, also if another call uses it at the
+        same time, and if the token that created it has ended.
+        """
+        token = Token(
+            id=new_id("tok"),
+            user=None,
+            label=LABEL,
+            scopes=frozenset(),
+            created_at=self._clock(),
+            expires_at=None,
+        )
+        token_secret = new_secret()
+        work = partial(
+            rows.take_code,
+            digest=digest_of(secret),
+            token=token,
+            token_digest=digest_of(token_secret),
+            act=act,
+        )
+        issued = await self._database.run(work)
+        if issued is None:
+            raise Unauthorized("The code is unknown, has expired, or was used; create a new one.")
+        return Issued(token=issued, secret=token_secret)
+
+
+def _check_user(new: NewCode, creator: Principal) -> None:
+    """Only an administrator chooses the user of a sign-in; a bound token is that user's already."""
+    if new.user is None or new.user == creator.user or "admin" in creator.scopes:
+        return
+    if creator.user is not None:
+        raise WrongUser("The token is bound to another user; omit `user`.")
+    raise ScopeMissing("The token needs the scope `admin` to sign in as a user.")
+
+
+def _scopes_of(new: NewCode, creator: Principal, user: str | None) -> frozenset[Scope]:
+    held = creator.scopes if user is None else creator.scopes - UNBOUND_SCOPES
+    if new.scopes is None:
+        return held
+    if missing := sorted(new.scopes - creator.scopes):
+        raise ScopeMissing(f"The token lacks the scope {', '.join(f'`{scope}`' for scope in missing)}.")
+    return new.scopes
