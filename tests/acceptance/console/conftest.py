@@ -133,7 +133,8 @@ def serve(new_gateway: Callable[..., Gateway]) -> Callable[..., Gateway]:
 
     def start(model: OpenAIStandIn | None = None, **settings: str) -> Gateway:
         using = {"TORANA_MODEL": "openai-chat:stand-in", "TORANA_MODEL_BASE_URL": model.url} if model else {}
-        gateway = new_gateway(**{"TORANA_GATEWAY_TOKEN": OPERATOR, "TORANA_COMPACT": "false", **using, **settings})
+        common = {"TORANA_GATEWAY_TOKEN": OPERATOR, "TORANA_COMPACT": "false", "TORANA_RATE_GLOBAL": "0"}
+        gateway = new_gateway(**{**common, **using, **settings})
         gateway.start()
         return gateway
 

@@ -129,7 +129,7 @@ def test_running_answer_is_stopped(serve: Serve, visit: Visits, model: Models) -
     expect(visited.turn()).to_contain_text("One")
     visited.page.get_by_role("button", name="Stop").click()
 
-    expect(visited.turn()).to_contain_text("Stopped")
+    expect(visited.turn()).to_contain_text("was cancelled")
     gate.open()
     expect(visited.page.get_by_role("button", name="Stop")).to_have_count(0)
 
@@ -145,7 +145,7 @@ def test_message_waits_behind_a_running_turn(serve: Serve, visit: Visits, model:
     visited.send("count")
     expect(visited.turn()).to_contain_text("One")
     visited.send("three")
-    expect(visited.turn()).to_contain_text("Waits")
+    expect(visited.turn()).to_contain_text("waits for the one before")
     gate.open()
     expect(visited.turn(0)).to_contain_text("One more two")
     expect(visited.turn(1)).to_contain_text("Then three")
@@ -165,7 +165,7 @@ def test_message_interrupts_a_running_turn(serve: Serve, visit: Visits, model: M
     visited.send("three")
     expect(visited.turn(1)).to_contain_text("Then three")
     gate.open()
-    expect(visited.turn(0)).to_contain_text("Stopped")
+    expect(visited.turn(0)).to_contain_text("was cancelled")
 
 
 def test_edited_message_continues_in_a_branch(serve: Serve, visit: Visits) -> None:
@@ -191,7 +191,7 @@ def test_failed_turn_is_tried_again(serve: Serve, visit: Visits, model: Models) 
     server = model(reply=lambda _: "Recovered.", faults=[Fault(status=400)])
     visited = visit(serve(server).url, token=OPERATOR)
     visited.send("hello")
-    visited.turn().get_by_role("button", name="Try again").click()
+    visited.turn().get_by_role("button", name="Retry").click()
     expect(visited.turn()).to_contain_text("Recovered.")
     expect(visited.page.locator("article.turn")).to_have_count(1)
 
@@ -245,7 +245,7 @@ def test_session_is_renamed_archived_and_deleted(serve: Serve, visit: Visits) ->
 
     sessions.get_by_role("button", name="Actions for").click()
     with page.expect_download() as download:
-        page.get_by_role("button", name="Export as Markdown").click()
+        page.get_by_role("button", name="Export Markdown").click()
     assert "397.8" in download.value.path().read_text()
     page.get_by_role("button", name="Archive", exact=True).click()
     expect(page.get_by_role("link", name="Percentages")).to_have_count(0)
@@ -253,8 +253,8 @@ def test_session_is_renamed_archived_and_deleted(serve: Serve, visit: Visits) ->
     expect(sessions.get_by_role("link", name="Percentages")).to_be_visible()
 
     sessions.get_by_role("button", name="Actions for").click()
-    page.get_by_role("button", name="Delete").click()
-    page.get_by_role("dialog").last.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete conversation").click()
+    page.get_by_role("dialog", name="Delete conversation").get_by_role("button", name="Delete conversation").click()
     expect(page.get_by_role("link", name="Percentages")).to_have_count(0)
 
 
@@ -283,11 +283,11 @@ def test_memories_are_viewed_edited_and_forgotten(serve: Serve, visit: Visits) -
     visited = visit(gateway.url, token=new_token(gateway, "message", "read", "memory", user="ana"))
     page = visited.page
     visited.send("remember that my sister is called Ondine")
-    expect(visited.turn()).to_contain_text("Ondine")
+    expect(visited.turn()).to_contain_text("Remembered")
     page.get_by_role("link", name="Memories").click()
     row = page.get_by_role("row").filter(has_text="Ondine")
     row.get_by_role("button", name="Edit").click()
-    page.get_by_label("Memory").fill("My sister is called Undine")
+    page.get_by_label("Memory", exact=True).fill("My sister is called Undine")
     page.get_by_role("button", name="Save").click()
     row = page.get_by_role("row").filter(has_text="Undine")
     row.get_by_role("button", name="Forget").click()

@@ -42,11 +42,11 @@ def test_answer_is_completed_after_the_gateway_was_killed(serve: Serve, visit: V
     visited.send("count")
     expect(visited.turn()).to_contain_text("One")
     gateway.stop(signal.SIGKILL)
-    expect(page.get_by_text("The connection is lost")).to_be_visible()
+    expect(page.get_by_text("The connection to the gateway is lost")).to_be_visible()
     gateway.start()
 
     expect(visited.turn()).to_contain_text("One two three.", timeout=30_000)
-    expect(page.get_by_text("The connection is lost")).to_have_count(0)
+    expect(page.get_by_text("The connection to the gateway is lost")).to_have_count(0)
     expect(page.locator("article.turn")).to_have_count(1)
     assert page.evaluate("() => window.isSamePage") is True
     visited.send("again")

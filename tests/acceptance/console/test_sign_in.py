@@ -85,6 +85,21 @@ def test_gateway_without_a_token_has_no_sign_in(
     expect(page.get_by_role("button", name="Sign out")).to_have_count(0)
 
 
+def test_one_time_code_signs_in_once(serve: Callable[..., Gateway], visit: Callable[..., Visit]) -> None:
+    gateway = serve()
+    with client(gateway) as operator:
+        asked = operator.post("/v1/sign-in-codes", json={"scopes": ["message", "read"]})
+        code = asked.raise_for_status().json()["code"]
+    page = visit(f"{gateway.url}#/sign-in?code={code}").page
+    expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    expect(page.get_by_role("link", name="Tokens")).to_have_count(0)
+    assert code not in page.evaluate("() => location.href + JSON.stringify(history.state)")
+
+    again = visit(f"{gateway.url}#/sign-in?code={code}").page
+    expect(again.get_by_role("status")).to_contain_text("cannot be used")
+    expect(again.get_by_label("Token", exact=True)).to_be_visible()
+
+
 def test_revoked_token_leads_to_the_sign_in(
     serve: Callable[..., Gateway], visit: Callable[..., Visit]
 ) -> None:

@@ -38,7 +38,7 @@ export function ApprovalCard({ approval, decide, mayDecide }) {
         ${edited === null ? t("approval.edit") : t("approval.keep")}</button>
       <span class="hint" title=${fullTime(approval.expiresAt)}>${t("approval.expires", { time: time(approval.expiresAt) })}</span>
     </div>`}
-    ${!isOpen && approval.decidedAt && html`<p class="hint">${t("approval.decided", { time: time(approval.decidedAt), by: approval.decidedBy })}</p>`}
+    ${!isOpen && approval.decidedBy && approval.decidedBy !== "time" && html`<p class="hint">${t("approval.decided", { time: time(approval.decidedAt), by: approval.decidedBy })}</p>`}
     ${approval.reason && html`<p class="hint">${approval.reason}</p>`}
   </section>`;
 }

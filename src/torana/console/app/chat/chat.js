@@ -14,7 +14,7 @@ import { SessionDialog, sessionTitle, sessionsChanged } from "./session_list.js"
 export function Chat({ sessionId, turnId, page, before, fresh }) {
   const { live, me, can } = useSignedIn();
   const conversation = useConversation({ sessionId, page, before, fresh });
-  const { session, turns, isLoading, problem, newer } = useStore(conversation.state);
+  const { session, turns, isLoading, problem, newer, opened } = useStore(conversation.state);
   const [draft, setDraft] = useState({ text: "", files: [] });
   const [isMenuOpen, setMenuOpen] = useState(false);
   const isOwn = !session?.owner || session.owner === (me.userId === null ? "gateway" : `user:${me.userId}`);
@@ -50,9 +50,9 @@ export function Chat({ sessionId, turnId, page, before, fresh }) {
     </header>
     ${isMenuOpen && html`<${SessionDialog} session=${session} onClose=${() => setMenuOpen(false)} />`}
     ${problem && html`<${ProblemNote} problem=${problem} retry=${sessionId ? () => conversation.open(sessionId, { page, before }) : null} />`}
-    <${Transcript} conversation=${conversation} marked=${turnId} onFork=${fork} onEdit=${edit} />
+    <${Transcript} key=${opened} conversation=${conversation} marked=${turnId} onFork=${fork} onEdit=${edit} />
     ${turns.length === 0 && !isLoading && !problem && html`<${Welcome} onPick=${(text) => setDraft({ text, files: [] })} />`}
-    ${newer && html`<button type="button" class="button plain jump" onClick=${() => go(`chat/${segment(session.id)}`)}>${t("chat.newest")}</button>`}
+    ${newer && html`<button type="button" class="button plain jump" onClick=${() => conversation.open(session.id)}>${t("chat.newest")}</button>`}
     ${!isOwn && html`<p class="note foreign">${t("chat.foreign", { owner: session.owner })}</p>`}
     ${can("message") && isOwn && html`<${Composer} conversation=${conversation} running=${running} draft=${draft} onDraft=${setDraft} />`}
     <${Announcer} turns=${turns} />

@@ -21,8 +21,11 @@ export function isOpen(turn) {
 }
 
 export class Conversation {
-  /** `{ session, turns, older, newer, isLoading, problem }`; `older` and `newer` continue the window. */
-  state = new Store({ session: null, turns: [], older: null, newer: null, isLoading: false, problem: null });
+  /**
+   * `{ session, turns, older, newer, opened, isLoading, problem }`: `older` and `newer` continue the window, and
+   * `opened` counts how often it was opened anew.
+   */
+  state = new Store({ session: null, turns: [], older: null, newer: null, opened: 0, isLoading: false, problem: null });
   #client;
   #mayRead;
   #user;
@@ -58,7 +61,7 @@ export class Conversation {
       const part = page ? await this.#read(session.id, "oldest", page) : await this.#read(session.id, "newest", null);
       const turns = page ? part.turns : part.turns.reverse();
       const edges = page ? { older: before, newer: part.next } : { older: part.next, newer: null };
-      this.state.update({ session, turns, ...edges, isLoading: false });
+      this.state.update({ session, turns, ...edges, opened: this.state.value.opened + 1, isLoading: false });
       await this.#refreshStates();
     } catch (problem) {
       if (!this.#stop.signal.aborted) this.state.update({ isLoading: false, problem });

@@ -1,6 +1,6 @@
 import { html, useState } from "../base/view.js";
 import { segment } from "../base/api.js";
-import { useLoad, useSignedIn } from "../base/context.js";
+import { useLive, useLoad, useSignedIn } from "../base/context.js";
 import { money, number } from "../base/format.js";
 import { t } from "../base/i18n.js";
 import { go, href } from "../base/router.js";
@@ -100,6 +100,7 @@ export function MemoriesView({ query }) {
   const [edited, setEdited] = useState(null);
   const path = `v1/users/${segment(user)}/memories`;
   const list = usePages((after) => (user ? client.get(path, { query: query.q, after: query.q ? undefined : after, limit: 50 }) : Promise.resolve({ items: [], next: null })), [client, user, query.q]);
+  useLive(["turn.ended"], list.reload);
   async function save({ text, subject }) {
     const body = { text, subject: subject.trim() || null };
     await (edited.id ? client.patch(`${path}/${segment(edited.id)}`, body) : client.post(path, body));

@@ -81,7 +81,7 @@ function Version({ version }) {
   const needs = Object.entries(version.needs).filter(([, values]) => values.length > 0);
   return html`
     ${version.findings.length > 0 && html`<h3>${t("skills.findings")}</h3><ul class="findings">${version.findings.map((finding) => html`<li>
-      <strong>${finding.kind}</strong> <code>${finding.file}${finding.line ? `:${finding.line}` : ""}</code><pre>${finding.excerpt}</pre></li>`)}</ul>`}
+      <strong>${finding.kind}</strong> <code>${finding.file}${finding.line ? `:${finding.line}` : ""}</code><pre tabindex="0">${finding.excerpt}</pre></li>`)}</ul>`}
     ${version.moreFindings > 0 && html`<p class="hint">${t("skills.more_findings", { count: version.moreFindings })}</p>`}
     ${version.warnings.map((warning) => html`<p class="note">${warning}</p>`)}
     ${needs.length > 0 && html`<h3>${t("skills.needs")}</h3><${Facts} facts=${needs.map(([name, values]) => [t(`needs.${name}`), values.join(", ")])} />`}

@@ -77,7 +77,7 @@ function TurnDetails({ id }) {
     <h2>${t("turn.steps")}</h2>
     <${Waterfall} turn=${turn} steps=${steps} />
     ${calls.length > 0 && html`<h2>${t("turn.calls")}</h2>${calls.map((call) => html`<${ToolCall} key=${call.id} call=${call} />`)}`}
-    ${turn.reply && html`<h2>${t("turn.reply")}</h2><pre class="reply" dir="auto">${turn.reply}</pre>`}
+    ${turn.reply && html`<h2>${t("turn.reply")}</h2><pre class="reply" dir="auto" tabindex="0">${turn.reply}</pre>`}
   <//>`;
 }
 

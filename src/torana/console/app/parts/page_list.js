@@ -64,7 +64,7 @@ export function ListTable({ name, list, columns, empty, rowHref, rowClass, capti
       <div class="table-frame" tabindex="0" role="region" aria-label=${caption}>
         <table class="table">
           <caption class="hidden">${caption}</caption>
-          <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.kind}>${column.label}</th>`)}</tr></thead>
+          <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.kind}>${column.label || html`<span class="hidden">${t("label.actions")}</span>`}</th>`)}</tr></thead>
           <tbody>${items.map((item, place) => html`
             <tr key=${item.id ?? place} class=${rowClass?.(item)}>${columns.map((column, position) => html`
               <td class=${column.kind} data-label=${column.label} title=${column.kind === "short" ? item[column.key] : undefined}>
