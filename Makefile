@@ -9,7 +9,7 @@ T ?= tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test test-long test-all faults chaos soak-connectors bench bench-scale soak check audit format gen docs dependencies lock cov dist clean
+.PHONY: help setup run chat test test-long test-all faults chaos soak-connectors bench bench-scale soak check audit format gen screenshots docs dependencies lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -103,6 +103,9 @@ format: $(VENV)/.dev ## format and mend what can be mended
 
 gen: $(VENV)/.dev ## rewrite the generated documents
 	$(BIN)/python scripts/gen_docs.py
+
+screenshots: $(VENV)/.dev ## the screenshots of the documentation, in docs/images/
+	TORANA_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/acceptance/console/test_views.py
 
 docs: $(VENV)/.dev ## the documentation site, in site/
 	$(BIN)/python scripts/build_site.py

@@ -1,8 +1,9 @@
 """Bundle ECMAScript modules into one script, so that the page loads nothing.
 
 Each module becomes a function of its own scope, after the modules that it imports. The modules use one form of
-each statement: ``import { a, b as c } from "./file.js";`` and ``import a from "./file.js";`` at the beginning of
-a line, and ``export function``, ``export class``, ``export const``, ``export default`` or ``export { a as b }``.
+each statement: ``import { a, b as c } from "./file.js";`` and ``import a from "./file.js";`` at the beginning
+of a line, and ``export function``, ``export class``, ``export const``, ``export default`` or
+``export { a as b }``.
 Comments have lines of their own. They and the indentation are left out, which makes the page smaller.
 """
 

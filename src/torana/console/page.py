@@ -64,7 +64,9 @@ def _number_texts(script: str) -> tuple[str, dict[str, Any]]:
     composed = [key for key in known if key not in written]
     keys = [*written, *composed]
     numbers = {key: number for number, key in enumerate(written)}
-    numbered = _KEY.sub(lambda found: f"{found[1]}{numbers[found[2]]}" if found[2] in numbers else found[0], script)
+    numbered = _KEY.sub(
+        lambda found: f"{found[1]}{numbers[found[2]]}" if found[2] in numbers else found[0], script
+    )
     texts = {code: [texts[key] for key in keys] for code, texts in languages.items()}
     return numbered, {"composed": " ".join(composed), **texts}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 import httpx2
@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
 from tests.parts import require
 
-from torana.testing.openai_server import OpenAIStandIn
+from torana.testing.openai_server import Fault, OpenAIStandIn, Rule
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway
@@ -84,10 +84,9 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
     with ExitStack() as opened:
 
         def start(url: str, *, token: str | None = None, size: tuple[int, int] = WIDE, **options: Any) -> Visit:
+            common: dict[str, Any] = {"locale": "en-US", "has_touch": size == PHONE}
             viewport: Any = {"width": size[0], "height": size[1]}
-            context = browser.new_context(
-                viewport=viewport, has_touch=size == PHONE, **{"locale": "en-US", **options}
-            )
+            context = browser.new_context(viewport=viewport, **{**common, **options})
             opened.callback(context.close)
             visited = open_page(context.new_page(), url)
             opened.callback(lambda: _check(visited))
@@ -120,11 +119,21 @@ def _check(visited: Visit) -> None:
     assert visited.faults == []
 
 
+class Models(Protocol):
+    """Starts OpenAI-compatible servers that answer by a rule."""
+
+    def __call__(self, reply: Rule, *, faults: Iterable[Fault] = ()) -> OpenAIStandIn: ...
+
+
 @pytest.fixture
-def model() -> Iterator[Callable[..., OpenAIStandIn]]:
-    """``model(reply=rule)`` starts an OpenAI-compatible server that answers by the rule."""
+def model() -> Iterator[Models]:
+    """``model(rule)`` starts an OpenAI-compatible server that answers by the rule."""
     with ExitStack() as running:
-        yield lambda **options: running.enter_context(OpenAIStandIn(**options))
+
+        def start(reply: Rule, *, faults: Iterable[Fault] = ()) -> OpenAIStandIn:
+            return running.enter_context(OpenAIStandIn(reply=reply, faults=faults))
+
+        yield start
 
 
 @pytest.fixture

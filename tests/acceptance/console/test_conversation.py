@@ -8,16 +8,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from playwright.sync_api import Dialog, expect
-from tests.acceptance.console.conftest import OPERATOR, PHONE, Visit, client, new_token
+from tests.acceptance.console.conftest import OPERATOR, PHONE, Models, Visit, client, new_token
 
-from torana.testing.openai_server import Answer, Call, ChatRequest, Fault, OpenAIStandIn, Reply
+from torana.testing.openai_server import Answer, Call, ChatRequest, Fault, Reply
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway
 
 Serve = Callable[..., "Gateway"]
 Visits = Callable[..., Visit]
-Models = Callable[..., OpenAIStandIn]
 
 #: A rule of permissions that asks before this tool runs.
 ASKS = {"TORANA_PERMISSIONS": '[{"tool": "calculate", "permission": "ask"}]'}
@@ -58,7 +57,9 @@ def calculates(request: ChatRequest) -> Answer:
 def test_answer_streams_as_formatted_markdown(serve: Serve, visit: Visits, model: Models) -> None:
     gate = Gate()
     first, second = MARKDOWN.split("```", 1)
-    visited = visit(serve(model(reply=lambda _: Reply(pieces=gate.pieces(first, f"```{second}")))).url, token=OPERATOR)
+    visited = visit(
+        serve(model(lambda _: Reply(pieces=gate.pieces(first, f"```{second}")))).url, token=OPERATOR
+    )
     visited.send("show me")
 
     expect(visited.turn().get_by_role("columnheader", name="City")).to_be_visible()
@@ -70,7 +71,7 @@ def test_answer_streams_as_formatted_markdown(serve: Serve, visit: Visits, model
 
 
 def test_tool_calls_are_folded_with_arguments_and_result(serve: Serve, visit: Visits, model: Models) -> None:
-    visited = visit(serve(model(reply=calculates)).url, token=OPERATOR)
+    visited = visit(serve(model(calculates)).url, token=OPERATOR)
     visited.send("what is 6 * 7?")
     expect(visited.turn()).to_contain_text("= 42")
 
@@ -83,7 +84,7 @@ def test_tool_calls_are_folded_with_arguments_and_result(serve: Serve, visit: Vi
 
 
 def test_approval_is_decided_once_from_two_browsers(serve: Serve, visit: Visits, model: Models) -> None:
-    gateway = serve(model(reply=calculates), **ASKS)
+    gateway = serve(model(calculates), **ASKS)
     here, there = visit(gateway.url, token=OPERATOR), visit(gateway.url, token=OPERATOR)
     here.send("what is 6 * 7?")
     card = here.turn().locator(".approval")
@@ -100,7 +101,7 @@ def test_approval_is_decided_once_from_two_browsers(serve: Serve, visit: Visits,
 
 
 def test_arguments_of_an_approval_can_be_edited(serve: Serve, visit: Visits, model: Models) -> None:
-    visited = visit(serve(model(reply=calculates), **ASKS).url, token=OPERATOR)
+    visited = visit(serve(model(calculates), **ASKS).url, token=OPERATOR)
     visited.send("what is 6 * 7?")
     card = visited.turn().locator(".approval")
     card.get_by_role("button", name="Edit").click()
@@ -114,7 +115,7 @@ def test_arguments_of_an_approval_can_be_edited(serve: Serve, visit: Visits, mod
 
 
 def test_denied_call_does_not_run(serve: Serve, visit: Visits, model: Models) -> None:
-    visited = visit(serve(model(reply=calculates), **ASKS).url, token=OPERATOR)
+    visited = visit(serve(model(calculates), **ASKS).url, token=OPERATOR)
     visited.send("what is 6 * 7?")
     visited.turn().get_by_role("button", name="Deny").click()
 
@@ -124,7 +125,7 @@ def test_denied_call_does_not_run(serve: Serve, visit: Visits, model: Models) ->
 
 def test_running_answer_is_stopped(serve: Serve, visit: Visits, model: Models) -> None:
     gate = Gate()
-    visited = visit(serve(model(reply=lambda _: Reply(pieces=gate.pieces("One more", " two")))).url, token=OPERATOR)
+    visited = visit(serve(model(lambda _: Reply(pieces=gate.pieces("One more", " two")))).url, token=OPERATOR)
     visited.send("count")
     expect(visited.turn()).to_contain_text("One")
     visited.page.get_by_role("button", name="Stop").click()
@@ -141,7 +142,7 @@ def test_message_waits_behind_a_running_turn(serve: Serve, visit: Visits, model:
         first = next(numbers) == 0
         return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer=f"Then {request.text}")
 
-    visited = visit(serve(model(reply=reply)).url, token=OPERATOR)
+    visited = visit(serve(model(reply)).url, token=OPERATOR)
     visited.send("count")
     expect(visited.turn()).to_contain_text("One")
     visited.send("three")
@@ -158,7 +159,7 @@ def test_message_interrupts_a_running_turn(serve: Serve, visit: Visits, model: M
         first = next(numbers) == 0
         return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer=f"Then {request.text}")
 
-    visited = visit(serve(model(reply=reply)).url, token=OPERATOR)
+    visited = visit(serve(model(reply)).url, token=OPERATOR)
     visited.send("count")
     expect(visited.turn()).to_contain_text("One")
     visited.page.get_by_label("While the agent is busy").select_option("interrupt")
@@ -188,7 +189,7 @@ def test_edited_message_continues_in_a_branch(serve: Serve, visit: Visits) -> No
 
 
 def test_failed_turn_is_tried_again(serve: Serve, visit: Visits, model: Models) -> None:
-    server = model(reply=lambda _: "Recovered.", faults=[Fault(status=400)])
+    server = model(lambda _: "Recovered.", faults=[Fault(status=400)])
     visited = visit(serve(server).url, token=OPERATOR)
     visited.send("hello")
     visited.turn().get_by_role("button", name="Retry").click()
@@ -197,7 +198,7 @@ def test_failed_turn_is_tried_again(serve: Serve, visit: Visits, model: Models) 
 
 
 def test_files_are_attached_shown_and_sent(serve: Serve, visit: Visits, model: Models) -> None:
-    server = model(reply=lambda request: str(request.messages[-1]["content"]))
+    server = model(lambda request: str(request.messages[-1]["content"]))
     visited = visit(serve(server).url, token=OPERATOR)
     page = visited.page
     notes: Any = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"Call Ana."}
@@ -254,7 +255,9 @@ def test_session_is_renamed_archived_and_deleted(serve: Serve, visit: Visits) ->
 
     sessions.get_by_role("button", name="Actions for").click()
     page.get_by_role("button", name="Delete conversation").click()
-    page.get_by_role("dialog", name="Delete conversation").get_by_role("button", name="Delete conversation").click()
+    page.get_by_role("dialog", name="Delete conversation").get_by_role(
+        "button", name="Delete conversation"
+    ).click()
     expect(page.get_by_role("link", name="Percentages")).to_have_count(0)
 
 
@@ -384,7 +387,7 @@ def test_text_of_others_runs_nothing(serve: Serve, visit: Visits, model: Models)
     ]
     name = "<img src=x onerror=window.taken=1>.txt"
 
-    gateway = serve(model(reply=lambda request: request.text))
+    gateway = serve(model(lambda request: request.text))
     visited = visit(gateway.url, token=OPERATOR)
     page = visited.page
     dialogs: list[Dialog] = []

@@ -8,17 +8,16 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
-from tests.acceptance.console.conftest import OPERATOR, Visit, open_page
+from tests.acceptance.console.conftest import OPERATOR, Models, Visit, open_page
 from tests.acceptance.console.test_conversation import Gate
 
-from torana.testing.openai_server import ChatRequest, OpenAIStandIn, Reply
+from torana.testing.openai_server import ChatRequest, Reply
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway
 
 Serve = Callable[..., "Gateway"]
 Visits = Callable[..., Visit]
-Models = Callable[..., OpenAIStandIn]
 
 #: The browser reports requests that found no gateway.
 LOST = ("ERR_CONNECTION", "ERR_INTERNET_DISCONNECTED", "ERR_INCOMPLETE", "ERR_NETWORK", "ERR_EMPTY")
@@ -35,7 +34,7 @@ def test_answer_is_completed_after_the_gateway_was_killed(serve: Serve, visit: V
         first = next(numbers) == 0
         return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer="One two three.")
 
-    gateway = serve(model(reply=reply))
+    gateway = serve(model(reply))
     visited = visit(gateway.url, token=OPERATOR)
     page = visited.page
     page.evaluate("() => { window.isSamePage = true }")

@@ -41,7 +41,9 @@ def test_token_is_kept_in_memory_only(serve: Callable[..., Gateway], visit: Call
     page = visited.page
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
 
-    stored = page.evaluate("() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])")
+    stored = page.evaluate(
+        "() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])"
+    )
     assert OPERATOR not in stored
     assert OPERATOR not in page.url
     page.reload()
@@ -100,9 +102,7 @@ def test_one_time_code_signs_in_once(serve: Callable[..., Gateway], visit: Calla
     expect(again.get_by_label("Token", exact=True)).to_be_visible()
 
 
-def test_revoked_token_leads_to_the_sign_in(
-    serve: Callable[..., Gateway], visit: Callable[..., Visit]
-) -> None:
+def test_revoked_token_leads_to_the_sign_in(serve: Callable[..., Gateway], visit: Callable[..., Visit]) -> None:
     gateway = serve()
     visited = visit(gateway.url, token=new_token(gateway, "message", "read", user="ana"))
     expect(visited.page.get_by_role("textbox", name="Message")).to_be_visible()

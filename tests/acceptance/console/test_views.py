@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 from tests.acceptance.console.conftest import OPERATOR, PHONE, WIDE, Visit, client, find_violations
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ VIEWS = (
     "tokens", "connectors", "deliveries", "skills", "skills/calculator", "mcp", "audit", "logs", "settings",
 )  # fmt: skip
 
-#: The documentation's screenshots are those of this test: `TORANA_SCREENSHOTS=docs/images/console`.
-SCREENSHOTS = os.environ.get("TORANA_SCREENSHOTS")
+#: The screenshots in `docs/images`: view, size and scheme. `make screenshots` takes them again.
+SCREENSHOTS = {("chat", WIDE, "light"), ("usage", WIDE, "dark"), ("chat", PHONE, "light")}
 
 MESSAGES = (
     "what is 17 % of 2,340",
@@ -49,9 +49,7 @@ def gateway(serve: Callable[..., Gateway]) -> Gateway:
 def test_view_has_no_fault_of_accessibility(
     gateway: Gateway, visit: Callable[..., Visit], axe: str, size: tuple[int, int], scheme: str
 ) -> None:
-    colours: dict[str, Any] = (
-        {"forced_colors": "active"} if scheme == "forced" else {"color_scheme": scheme}
-    )
+    colours: dict[str, Any] = {"forced_colors": "active"} if scheme == "forced" else {"color_scheme": scheme}
     visited = visit(gateway.url, size=size, reduced_motion="reduce", **colours)
     page = visited.page
     expect(page.get_by_role("button", name="Sign in")).to_be_visible()
@@ -69,12 +67,15 @@ def test_view_has_no_fault_of_accessibility(
         expect(page.locator(".spinner")).to_have_count(0)
         violations[view] = find_violations(page, axe)
         assert page.evaluate("() => document.documentElement.scrollWidth") <= size[0], view
-        _take_screenshot(page, view.split("?")[0].split("_")[0], size, scheme)
+        if view.startswith("chat/"):
+            expect(page.locator(".turn-footer").last).to_be_in_viewport()
+        _take_screenshot(page, view.partition("/")[0], size, scheme)
 
     assert {view: found for view, found in violations.items() if found} == {}
 
 
-def _take_screenshot(page: Any, view: str, size: tuple[int, int], scheme: str) -> None:
-    if SCREENSHOTS is not None and scheme != "forced":
-        name = f"{view.replace('/', '-')}-{'wide' if size == WIDE else 'phone'}-{scheme}.png"
-        page.screenshot(path=Path(SCREENSHOTS) / name)
+def _take_screenshot(page: Page, view: str, size: tuple[int, int], scheme: str) -> None:
+    folder = os.environ.get("TORANA_SCREENSHOTS")
+    if folder and (view, size, scheme) in SCREENSHOTS:
+        name = f"console-{view}-{'wide' if size == WIDE else 'phone'}-{scheme}.png"
+        page.screenshot(path=Path(folder) / name)

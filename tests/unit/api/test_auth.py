@@ -2,6 +2,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
@@ -23,7 +24,7 @@ async def principal(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(scope["state"]["principal"].name)(scope, receive, send)
 
 
-def page(headers: Mapping[str, str]) -> PlainTextResponse:
+async def page(_request: Request, headers: Mapping[str, str]) -> PlainTextResponse:
     return PlainTextResponse("a page", status_code=401, headers=headers)
 
 

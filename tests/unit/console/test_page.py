@@ -78,8 +78,12 @@ def test_every_text_of_a_module_exists() -> None:
 def test_every_text_is_used() -> None:
     source = "\n".join(path.read_text() for path in MODULES)
     named = set(re.findall(r'"([a-z_]+\.[a-z_0-9]+)"', source))
-    composed = tuple(re.findall(r"t\(`([\w.]+[._])\$\{", source)) + tuple(re.findall(r"= `([\w.]+\.)\$\{", source))
-    plurals = {f"{key}.{form}" for key in re.findall(r'\bplural\("([^"]+)"', source) for form in ("one", "other")}
+    composed = tuple(re.findall(r"t\(`([\w.]+[._])\$\{", source)) + tuple(
+        re.findall(r"= `([\w.]+\.)\$\{", source)
+    )
+    plurals = {
+        f"{key}.{form}" for key in re.findall(r'\bplural\("([^"]+)"', source) for form in ("one", "other")
+    }
     unused = [key for key in texts("en") if key not in named | plurals and not key.startswith(composed)]
 
     assert unused == []

@@ -95,6 +95,13 @@ function Transcript({ conversation, marked, onFork, onEdit }) {
     Object.assign(before.current, { first, height: element.scrollHeight });
   });
 
+  useEffect(() => {
+    // Turns outside of the view get their true heights only when they are drawn.
+    const observer = new ResizeObserver(() => { if (isAtEnd.current) frame.current.scrollTop = frame.current.scrollHeight; });
+    observer.observe(frame.current.firstElementChild);
+    return () => observer.disconnect();
+  }, []);
+
   const onScroll = useCallback(() => {
     const element = frame.current;
     isAtEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < 60;
