@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -126,6 +127,24 @@ def test_key_is_read_from_standard_input(
     lines = (written / ".env").read_text().splitlines()
     assert lines[-2:-1] == ["TORANA_MODEL_API_KEY=sk-right"]
     assert len(lines[-1].removeprefix("TORANA_GATEWAY_TOKEN=")) >= 32
+
+
+def test_result_is_printed_as_json(
+    command: Command, written: Path, server: OpenAIStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORANA_MODEL_API_KEY", "sk-right")
+    code, out, err = command("setup", "--base-url", server.url, "--yes", "--json")
+    files = [str(written / ".env"), str(written / "torana.toml")]
+    assert code == 0
+    assert json.loads(out) == {
+        "written": files,
+        "model": f"openai-chat:{MODEL_NAME}",
+        "platform": None,
+        "service": False,
+    }
+    assert f"Wrote {' and '.join(files)}." in err
+    code, out, _ = command("models", "use", "builtin", "--json")
+    assert (code, json.loads(out)) == (0, {"model": "builtin", "written": files})
 
 
 def test_second_run_changes_nothing(command: Command, place: Path, server: OpenAIStandIn) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
 from typing import Annotated
 
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag
+from torana.cli.flags import ConfigFlag, JsonFlag
 from torana.errors import OperatorError
 
 app = new_app()
@@ -46,6 +49,7 @@ def setup(
         bool, typer.Option("--yes", "-y", help="Take the default for each question that has no option.")
     ] = False,
     config: ConfigFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Choose a language model, connect a chat platform, and write .env and torana.toml.
 
@@ -67,8 +71,13 @@ def setup(
         service=service,
         defaults=yes,
         config=config,
+        as_json=as_json,
     )
     try:
-        run_setup(wishes)
+        # With --json, standard output has the result only.
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            result = run_setup(wishes)
     except (typer.Abort, KeyboardInterrupt):
         raise OperatorError("\nstopped; `torana setup` starts again, and keeps what is written") from None
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
