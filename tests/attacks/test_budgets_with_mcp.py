@@ -69,6 +69,8 @@ def test_concurrent_messages_exceed_the_budget_by_at_most_one_call(
         model_base_url=model.url,
         limits_per_user=f"{_LIMIT} tokens/day",
         concurrency="100",
+        context_window="1_000_000",
+        tools_direct="90",
     )
     gateway.start()
     with gateway.client() as client:

@@ -254,6 +254,21 @@ def test_tool_that_is_not_offered_is_not_called():
     assert isinstance(fixed_phrases(request_body("what is 2 + 2?", tool_definition("convert_units"))), str)
 
 
+def test_tool_that_is_not_listed_is_searched_and_then_called():
+    search, calculate = tool_definition("find_tools"), tool_definition("calculate")
+    asked = request_body("what is 2 + 2?", search)
+    found = [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "find_tools"}}]},
+        {"role": "tool", "content": "calculate"},
+    ]
+    then = asked.model_copy(update={"messages": [*asked.messages, *found]})
+    opened = then.model_copy(update={"tools": request_body("", search, calculate).tools})
+
+    assert fixed_phrases(asked) == [Call("find_tools", {"query": "calculate"})]
+    assert fixed_phrases(opened) == [Call("calculate", {"expression": "2 + 2"})]
+    assert isinstance(fixed_phrases(then), str)
+
+
 async def test_agent_run_streams_the_tool_result():
     with OpenAIStandIn() as server:
         pieces, output = await streamed(open_configured(server), "what is 2 + 2?")

@@ -93,21 +93,13 @@ TASKS = [
 def solve(request: ChatRequest) -> Answer:
     """Call the tool of the task; if it is not listed, load the skill that the instructions name."""
     task = TASKS[int(request.text.split()[1])]
-    if called_tool(request) == task.tool:
+    if request.called == [task.tool]:
         return request.results[-1]
     if task.tool in request.schemas:
         return [Call(task.tool, task.arguments)]
-    if called_tool(request) is None and f"- `{task.skill}`: " in str(request.messages[0]["content"]):
+    if not request.called and f"- `{task.skill}`: " in str(request.messages[0]["content"]):
         return [Call("load_skill", {"slug": task.skill})]
     return "The tool is missing."
-
-
-def called_tool(request: ChatRequest) -> str | None:
-    """Return the tool whose result ends the request, or None."""
-    if not request.results:
-        return None
-    answers = [one for one in request.messages if one["role"] == "assistant"]
-    return answers[-1]["tool_calls"][0]["function"]["name"]
 
 
 async def test_no_task_is_lost_with_the_short_list_of_tools(start: Start) -> None:

@@ -1,8 +1,9 @@
 """Fit a model request into a number of tokens, always in the same order.
 
 The order is: results of tools in earlier turns are shortened, the oldest turns are left out, older results of
-the current turn are shortened and its oldest calls are left out, and at last the newest results and the message
-itself are shortened. Instructions and tool definitions have a bounded share, so that messages have room.
+the current turn are shortened and its oldest calls are left out, and at last the newest calls and results and
+the message itself are shortened. Instructions and tool definitions have a bounded share, so that messages have
+room.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
+    ModelResponsePart,
     TextContent,
+    ToolCallPart,
     ToolReturnPart,
     UserContent,
     UserPromptPart,
@@ -36,6 +39,9 @@ _INSTRUCTIONS_SHARE, _FIXED_SHARE = 0.5, 0.75
 #: Characters of a tool's result that stay when it is shortened, and of any text.
 _RESULT_CHARS = 300
 _LEAST_CHARS = 40
+
+#: The name of the only argument of a call whose arguments are shortened; a request contains an object for them.
+_SHORTENED_ARGUMENTS = "arguments"
 
 #: How many times the newest texts are shortened further before the request is sent as it is.
 _ROUNDS = 12
@@ -195,9 +201,10 @@ def _with_short_results(message: ModelMessage, limit: int) -> ModelMessage:
 
 
 def _with_short_texts(message: ModelMessage, limit: int) -> ModelMessage:
-    """Shorten results and user messages; files are left out."""
+    """Shorten arguments of calls, results and user messages; files are left out."""
     if not isinstance(message, ModelRequest):
-        return message
+        calls = [_with_short_arguments(part, limit) for part in message.parts]
+        return replace(message, parts=calls) if calls != list(message.parts) else message
     parts = [
         replace(part, content=_short_content(part.content, limit))
         if isinstance(part, UserPromptPart)
@@ -214,8 +221,14 @@ def _with_parts(message: ModelRequest, parts: list[ModelRequestPart]) -> ModelRe
 def _with_short_result(part: ModelRequestPart, limit: int) -> ModelRequestPart:
     if not isinstance(part, ToolReturnPart):
         return part
-    text = part.model_response_str()
+    text = part.model_response_str(wrap_if_error=False)
     return part if len(text) <= limit else replace(part, content=_shortened(text, limit))
+
+
+def _with_short_arguments(part: ModelResponsePart, limit: int) -> ModelResponsePart:
+    if not isinstance(part, ToolCallPart) or len(text := part.args_as_json_str()) <= limit:
+        return part
+    return replace(part, args={_SHORTENED_ARGUMENTS: _shortened(text, limit)})
 
 
 def _short_content(content: str | Sequence[UserContent], limit: int) -> str | Sequence[UserContent]:

@@ -12,6 +12,9 @@ from torana.testing.openai_server.wire import Answer, Call, ChatRequest, RawRepl
 #: Returns the answer to a request. It must be deterministic and fast; it runs in the server's event loop.
 Rule = Callable[[ChatRequest], Answer | Reply | RawReply]
 
+#: The gateway's tool that finds the tools that a request does not list.
+_SEARCH = "find_tools"
+
 
 @dataclass(frozen=True, slots=True)
 class _Phrase:
@@ -54,16 +57,23 @@ _PHRASES = (
 
 
 def fixed_phrases(request: ChatRequest) -> Answer:
-    """Answer with the tools' results if there are any, else call the first offered tool whose phrase matches,
-    else return a fixed text and the user's text.
+    """Call the first offered tool whose phrase matches, and answer with its result.
+
+    A tool that is not offered is searched with ``find_tools``, if that is offered. If there is no tool for the
+    text, return a fixed text and the user's text.
     """
-    if request.results:
+    searched = request.called == [_SEARCH]
+    if request.results and not searched:
         return "\n".join(request.results)
     schemas = request.schemas
     for phrase in _PHRASES:
-        arguments = phrase.arguments(request.text) if phrase.tool in schemas else None
-        if arguments is not None:
+        searchable = _SEARCH in schemas and not searched
+        arguments = phrase.arguments(request.text) if searchable or phrase.tool in schemas else None
+        if arguments is None:
+            continue
+        if phrase.tool in schemas:
             return [Call(phrase.tool, _convert_types(arguments, schemas[phrase.tool]))]
+        return [Call(_SEARCH, {"query": phrase.tool.replace("_", " ")})]
     return f"I am a stand-in and know a few fixed phrases only. You said: {request.text}"
 
 

@@ -11,6 +11,8 @@ from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from torana.messages import NOTE_MARK
+
 _TOKEN = re.compile(r" ?\w{1,4}|[^\w ]| ")
 _WORD = re.compile(r"\s*\S+|\s+")
 #: Arguments are sent in pieces of at least this many characters, and in about this many pieces.
@@ -91,9 +93,9 @@ class ChatRequest(BaseModel):
 
     @property
     def text(self) -> str:
-        """Return the text of the last user message, or an empty string."""
+        """Return the text of the last user message without the gateway's note on it, or an empty string."""
         spoken = (message for message in reversed(self.messages) if message.get("role") == "user")
-        return next((_text(message) for message in spoken), "")
+        return next((_text(message) for message in spoken), "").partition(NOTE_MARK)[0]
 
     @property
     def results(self) -> list[str]:
@@ -104,6 +106,12 @@ class ChatRequest(BaseModel):
                 break
             found.append(_text(message))
         return found[::-1]
+
+    @property
+    def called(self) -> list[str]:
+        """Return the names of the tools whose results end the request, in order."""
+        answer = self.messages[-1 - len(self.results)] if self.results else {}
+        return [call["function"]["name"] for call in answer.get("tool_calls") or ()]
 
     @property
     def schemas(self) -> dict[str, dict[str, Any]]:

@@ -115,6 +115,29 @@ def test_oldest_calls_of_the_current_turn_are_left_out_with_their_results() -> N
     assert sent.parts.total <= 1_500
 
 
+def test_long_arguments_of_a_call_leave_room_for_its_result() -> None:
+    call = ToolCallPart("look", {"text": "x" * 9_000}, tool_call_id="c1")
+    current = [NOW, ModelResponse(parts=[call]), exchange(1, "too long")[1]]
+
+    sent = fitted(current, 800)
+
+    (shortened,) = [part for m in sent.messages for part in m.parts if isinstance(part, ToolCallPart)]
+    assert "left out here" in shortened.args_as_dict()["arguments"]
+    assert texts(sent.messages)[-1] == "too long"
+    assert sent.parts.total <= 800
+
+
+def test_shortened_error_is_one_error() -> None:
+    failed = ToolReturnPart("look", "bad " * 2_000, tool_call_id="c1", outcome="failed")
+    current = [NOW, exchange(1, "")[0], ModelRequest(parts=[failed])]
+
+    sent = fitted(current, 300)
+
+    (result,) = [part for m in sent.messages for part in m.parts if isinstance(part, ToolReturnPart)]
+    assert result.model_response_str().startswith('{"error":"bad bad')
+    assert result.model_response_str().count("error") == 1
+
+
 def test_message_that_exceeds_the_window_keeps_its_beginning_and_its_end() -> None:
     sent = fitted([*turn(1), ModelRequest(parts=[UserPromptPart("begin " + "x" * 9_000 + " end")])], 800)
 
