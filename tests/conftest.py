@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -75,6 +76,10 @@ LONG = tuple(Path(__file__).with_name(name) for name in ("acceptance", "attacks"
 settings.register_profile("fast", deadline=None, max_examples=20, derandomize=True, database=None)
 settings.register_profile("long", deadline=None, max_examples=200)
 settings.load_profile(os.environ.get("TORANA_TEST_PROFILE", "fast"))
+
+# A shell lets its background jobs ignore Ctrl-C, and the programs that the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Collection makes millions of objects that stay: the collector would look at them again and again.
 gc.disable()
