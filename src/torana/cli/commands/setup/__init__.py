@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, JsonFlag
 from torana.errors import OperatorError
+
+if TYPE_CHECKING:
+    from torana.cli.commands.setup.steps import SetupOptions
 
 app = new_app()
 
@@ -58,7 +61,7 @@ def setup(
     passed and you have seen the changes. Run the command again at any time.
     """
     # Imported here so that the help of the command is printed at once.
-    from torana.cli.commands.setup.steps import SetupOptions, run_setup
+    from torana.cli.commands.setup.steps import SetupOptions
 
     wishes = SetupOptions(
         provider=provider,
@@ -73,11 +76,17 @@ def setup(
         config=config,
         as_json=as_json,
     )
+    _run(wishes)
+
+
+def _run(wishes: SetupOptions) -> None:
+    from torana.cli.commands.setup.steps import run_setup
+
     try:
         # With --json, standard output has the result only.
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        with redirect_stdout(sys.stderr) if wishes.as_json else nullcontext():
             result = run_setup(wishes)
     except (typer.Abort, KeyboardInterrupt):
         raise OperatorError("\nstopped; `torana setup` starts again, and keeps what is written") from None
-    if as_json:
+    if wishes.as_json:
         typer.echo(json.dumps(result, indent=2))
