@@ -377,13 +377,22 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     With ``TORANA_FULL_INSTALL=1``, as in CI, its dependencies are also installed from the lock file; otherwise
     they come from the environment that runs the tests.
     """
-    base = tmp_path_factory.mktemp("installed")
+    return _install(wheel, tmp_path_factory.mktemp("installed"), "requirements.lock")
+
+
+@pytest.fixture(scope="session")
+def installed_with_all(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As ``installed``, with the libraries of all chat platforms."""
+    return _install(wheel, tmp_path_factory.mktemp("installed-with-all"), "requirements-all.lock")
+
+
+def _install(wheel: Path, base: Path, lock: str) -> Path:
     venv.create(base / "venv", symlinks=True)
     commands = base / "venv" / "bin"
     pip = [sys.executable, "-m", "pip", "--python", str(commands / "python")]
     _run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
     if os.environ.get("TORANA_FULL_INSTALL") == "1":
-        _run([*pip, "install", "--quiet", "--require-hashes", "-r", str(ROOT / "requirements.lock")])
+        _run([*pip, "install", "--quiet", "--require-hashes", "-r", str(ROOT / lock)])
         _run([*pip, "check"])  # the lock file satisfies the wheel's requirements
     else:
         (packages,) = (base / "venv" / "lib").glob("python*/site-packages")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -72,10 +73,10 @@ _TURN = re.compile(rb'"turn_id": "(\w+)"')
 #: The attributes of every record; all others are fields. uvicorn adds its message in colours.
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _TRACEBACK = "exception"
-#: Ids, which readable lines below WARNING leave to the log file.
-_IDS = frozenset({"request_id", "session_id", "turn_id"})
 #: Fields that a readable line shows first, without their names.
 _HEAD = frozenset({"timestamp", "level", "logger", "event"})
+#: Fields that readable lines of INFO leave to the log file.
+_FOR_FILE = frozenset({"logger", "request_id", "session_id", "turn_id"})
 _UNQUOTED = re.compile(r"[^\s=\"'\\]+")
 #: Codes of the terminal (ECMA-48, SGR).
 _BOLD, _DIM = 1, 2
@@ -260,17 +261,16 @@ def _readable(event: dict[str, object], *, colours: bool) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if colours else text
 
     level, traceback = str(event["level"]), event.pop(_TRACEBACK, None)
-    hidden = _HEAD | _IDS if level == "info" else _HEAD
-    fields = [f"{name}={_plain(value)}" for name, value in sorted(event.items()) if name not in hidden]
-    line = " ".join(
-        [
-            colour_text(str(event["timestamp"]), _DIM),
-            f"[{colour_text(f'{level:<8}', _COLOURS.get(level, _BOLD))}]",
-            colour_text(_on_one_line(str(event["event"])), _BOLD),
-            f"[{event['logger']}]",
-            *fields,
-        ]
-    )
+    hidden = _FOR_FILE if level == "info" else frozenset[str]()
+    head = [
+        colour_text(str(event["timestamp"]), _DIM),
+        f"[{colour_text(f'{level:<8}', _COLOURS.get(level, _BOLD))}]",
+        colour_text(_on_one_line(str(event["event"])), _BOLD),
+    ]
+    if "logger" not in hidden:
+        head.append(f"[{event['logger']}]")
+    fields = (f"{name}={_plain(value)}" for name, value in sorted(event.items()) if name not in _HEAD | hidden)
+    line = " ".join([*head, *fields])
     return line if traceback is None else f"{line}\n{traceback}"
 
 
@@ -285,6 +285,7 @@ def _on_one_line(text: str) -> str:
 
 def _plain(value: object) -> str:
     """Return a text unquoted if it cannot be misread, any other value as its ``repr``."""
+    value = value.value if isinstance(value, Enum) else value
     return value if isinstance(value, str) and _UNQUOTED.fullmatch(value) else repr(value)
 
 

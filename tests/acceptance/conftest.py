@@ -43,7 +43,7 @@ class Gateway:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/"
         self._command = [str(commands / "torana"), "serve", "--port", str(self.port)]
-        self._environ = {
+        self.environ = {
             "PATH": f"{commands}:/usr/bin:/bin",
             "HOME": str(home),
             "PYTHONWARNINGS": "default",  # warnings would appear on standard error
@@ -61,7 +61,7 @@ class Gateway:
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self.home,
-                env=self._environ,
+                env=self.environ,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 bufsize=0,  # the process that stops it reads the rest

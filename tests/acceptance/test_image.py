@@ -236,3 +236,22 @@ def test_container_that_cannot_start_names_the_cure(
     assert done.returncode in (1, 2)
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [("ro", "Read-only file system"), ("size=4k,mode=777", "No space left on device")]
+)
+def test_container_without_a_writable_volume_names_the_cure(
+    image: Image, volume: Path, options: str, reason: str
+) -> None:
+    run("mount", "--types", "tmpfs", "--options", options, "none", volume)
+    try:
+        if options != "ro":
+            (volume / "filling").write_bytes(bytes(4096))
+        done = image.run(volume, TORANA_GATEWAY_TOKEN=TOKEN)
+    finally:
+        run("umount", volume)
+    assert done.returncode == 1
+    assert f"cannot use the data directory /data: {reason}" in done.stderr
+    assert "choose another with --data-dir, correct its permissions, or free some space" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -117,7 +117,7 @@ def test_user_is_exported_and_erased_completely(gateway: Gateway, torana: Comman
             assert MARK in exported.read("memories.jsonl").decode()
         assert holding(gateway, MARK)
 
-        receipt = json.loads(torana("user", "erase", "alice", "--yes"))
+        receipt = json.loads(torana("user", "erase", "alice", "--yes", "--json"))
 
         assert (receipt["counts"]["turns"], receipt["counts"]["memories"]) == (1, 1)
         assert holding(gateway, MARK) == []

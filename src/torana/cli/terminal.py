@@ -1,11 +1,11 @@
-"""Print untrusted text (answers, skills, errors) safely on a terminal, also in rows and tables."""
+"""Print untrusted text (answers, skills, errors) safely on a terminal."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -55,32 +55,6 @@ def print_table(table: Table) -> None:
         Console(markup=False, highlight=False, emoji=False).print(table)
     else:
         _print_whole(table)
-
-
-def print_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with a line for each row; on a terminal that is too narrow, a line for each cell.
-
-    Nothing is cut off, so that ids can be copied and lines can be searched.
-    """
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    cells = [[Text(on_one_line(cell)) for cell in row] for row in rows]
-    table = Table(*(Column(head, no_wrap=True) for head in heads), box=None, pad_edge=False)
-    for row in cells:
-        table.add_row(*row)
-    console = Console(highlight=False)
-    wide = console.options.update(width=_ENDLESS)
-    needed = Measurement.get(console, wide, table).maximum
-    if not sys.stdout.isatty() or needed <= console.width:
-        _print_whole(table)
-        return
-    first = max(map(len, heads))
-    for row in cells:
-        lines = (f"{head:{first}}  {cell.plain}" for head, cell in zip(heads, row, strict=True))
-        typer.echo("\n".join(lines) + "\n")
 
 
 def _print_whole(table: Table) -> None:

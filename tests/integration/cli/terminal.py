@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fcntl import ioctl
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from tests.integration.cli.conftest import heed_signals
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
     from tests.integration.cli.conftest import Place
 
@@ -153,11 +154,21 @@ def command_process(
     place: Place, *arguments: str, **settings: str
 ) -> Generator[tuple[int, subprocess.Popen[bytes]]]:
     """Run ``torana`` on a terminal; yield the other side of the terminal, and the process."""
+    command = [sys.executable, "-m", "torana", *arguments]
+    with process_on_terminal(command, cwd=place.path, environ=place.environ(**settings)) as found:
+        yield found
+
+
+@contextmanager
+def process_on_terminal(
+    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str]
+) -> Generator[tuple[int, subprocess.Popen[bytes]]]:
+    """Run a command on a terminal; yield the other side of the terminal, and the process."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "torana", *arguments],
-        cwd=place.path,
-        env=place.environ(TERM="xterm", **settings),
+        command,
+        cwd=cwd,
+        env={**environ, "TERM": "xterm"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -126,8 +126,7 @@ def test_tools_list_shows_permissions_and_the_doctor_unknown_tools(place: Place)
     rows = {line.split()[0]: line for line in out.splitlines()}
 
     assert code == 0
-    assert "deny" in rows["convert_units"]
-    assert "rule 3 of [[permissions]]" in rows["convert_units"]
+    assert rows["convert_units"].split()[1:4] == ["deny", "rule", "3"]
     assert "ask" in rows["calculate"]
     assert err == "warning: [[permissions]] names unknown tools: kalculate\n"
     document = json.loads(place.run("tools", "list", "--json")[1])

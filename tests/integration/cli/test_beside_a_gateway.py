@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
+from torana import __version__
 from torana.store.engine.lock import read_address
 from torana.testing import OpenAIStandIn
 
@@ -91,9 +92,41 @@ def test_doctor_finds_a_running_gateway(place: Place) -> None:
     code, out, err = place.run("doctor", "--json")
     findings = {item["check"]: item["detail"] for item in json.loads(out)}
     assert (code, err) == (0, "")
-    assert findings["gateway"] == f"running at {read_address(place.data_dir)}"
+    address = read_address(place.data_dir)
+    assert findings["gateway"].splitlines()[:2] == [
+        f"running at {address}, version {__version__}, with the data directory of this folder",
+        "model builtin; connectors: none",
+    ]
     assert findings["database"].startswith("intact, at revision ")
     assert findings["tools"] == "dawdle"
+
+
+def test_doctor_compares_the_gateway_with_this_folder(place: Place) -> None:
+    place.serve(TORANA_PERSONA="Be kind.")
+    address = read_address(place.data_dir)
+    assert address is not None
+    port = address.rpartition(":")[2]
+    code, out, err = place.run("doctor", "--json", TORANA_PERSONA="Be brief.", TORANA_PORT=port)
+    (gateway,) = (item for item in json.loads(out) if item["check"] == "gateway")
+    assert (code, err, gateway["ok"]) == (0, "", True)
+    assert gateway["detail"].splitlines()[2:] == [
+        "warning: it differs from this folder; a restart here would change:",
+        "persona: Be kind. (environment TORANA_PERSONA) there, Be brief. (environment TORANA_PERSONA) here",
+    ]
+
+
+def test_doctor_finds_a_gateway_with_another_data_directory(place: Place) -> None:
+    place.serve()
+    address = read_address(place.data_dir)
+    assert address is not None
+    other = place.path / "other"
+    code, out, _ = place.run(
+        "doctor", "--json", "--data-dir", str(other), TORANA_PORT=address.rpartition(":")[2]
+    )
+    (gateway,) = (item for item in json.loads(out) if item["check"] == "gateway")
+    assert (code, gateway["ok"]) == (1, False)
+    expected = f"a gateway at {address} uses the data directory {place.data_dir}, and this folder uses {other};"
+    assert gateway["detail"].startswith(expected)
 
 
 @pytest.mark.parametrize("arguments", [("serve",), ("chat", "hi"), ("doctor",)])

@@ -40,7 +40,7 @@ def test_servers_are_listed_and_failed_ones_reported(place: Place) -> None:
     assert "shop_echo  allow" in out
     code, out, _ = place.run("doctor", **settings)
     assert code == 1
-    assert "mcp        gone: cannot connect to http://127.0.0.1:9: " in out
+    assert "mcp         gone: cannot connect to http://127.0.0.1:9: " in out
     assert "start the server, or correct its url" in out
     assert place.run("mcp", "approve", "shop", "--yes", **settings)[:2] == (
         0,

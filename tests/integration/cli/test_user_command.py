@@ -138,7 +138,7 @@ def test_erasure_removes_the_text_from_every_file(place: Place, client: Client) 
     before = files_with(place, MARKER.encode())
     assert {"torana.db-wal", "torana.db.before-0003", "logs/torana.log"} <= before
 
-    code, out, err = client.run("user", "erase", "ana", "--yes")
+    code, out, err = client.run("user", "erase", "ana", "--yes", "--json")
 
     assert (code, err) == (0, "")
     assert json.loads(out)["counts"] == {
@@ -215,9 +215,18 @@ def test_erasure_asks_for_confirmation(client: Client) -> None:
     code, out, _ = client.run("user", "erase", "ana", given="n\n")
     assert code == 1
     assert "'ana'" in out
-    _, out, _ = client.run("user", "erase", "ana", given="y\n")
-    assert json.loads(out[out.index("{") :])["counts"]["turns"] == 1
-    assert '\n  "counts": {\n' in out
+    _, out, err = client.run("user", "erase", "ana", "--json", given="y\n")
+    assert json.loads(out)["counts"]["turns"] == 1
+    assert "'ana'" in err
+
+
+def test_receipt_of_an_erasure_is_readable(client: Client) -> None:
+    client.say("echo this", channel="a")
+    code, out, err = client.run("user", "erase", "ana", "--yes")
+    assert (code, err) == (0, "")
+    assert out.startswith("Erased 'ana' at ")
+    assert ": sessions 1, turns 1\n\nKept:\n- " in out
+    assert "\n\nOut of reach of the gateway:\n- " in out
 
 
 def test_commands_without_a_gateway_report_it(place: Place) -> None:

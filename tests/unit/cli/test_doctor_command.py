@@ -9,13 +9,14 @@ import shutil
 import sqlite3
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
+from torana import __version__
 from torana.cli.gateway import listen
 from torana.store.engine.lock import DataDirLock
 from torana.store.engine.migrate import migrate
@@ -238,7 +239,7 @@ def test_incomplete_search_service_is_reported(
 
 def test_own_tools_are_listed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORANA_TOOLS", "torana.tools.mcp.entries:slug")
-    assert "ok    tools      slug\n" in command("doctor")[1]
+    assert "ok    tools       slug\n" in command("doctor")[1]
 
 
 @pytest.fixture
@@ -266,7 +267,7 @@ def test_valid_connectors_are_listed_without_network_calls(
         "[connectors.slack]",
         "enabled = false",
     )
-    assert "ok    connectors webhook, shop (webhook)\n" in command("doctor")[1]
+    assert "ok    connectors  webhook, shop (webhook)\n" in command("doctor")[1]
 
 
 def test_connector_errors_are_reported_without_secrets(
@@ -331,15 +332,16 @@ def test_missing_provider_key_is_reported(
 
 
 @contextmanager
-def _holder(data_dir: Path, body: bytes) -> Generator[str]:
-    """A process that holds the data directory and answers every request with one body."""
+def _holder(data_dir: Path, body: bytes, others: Mapping[str, bytes] | None = None) -> Generator[str]:
+    """A process that holds the data directory. It answers requests with one body, except for the others."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            answer = (others or {}).get(self.path, body)
             self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(answer)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Log nothing."""
@@ -356,12 +358,27 @@ def _holder(data_dir: Path, body: bytes) -> Generator[str]:
             thread.join()
 
 
-@pytest.mark.parametrize("status", ["ok", "starting"])
-def test_running_gateway_is_reported(command: Command, place: Path, status: str) -> None:
-    with _holder(place / "data", json.dumps({"status": status}).encode()) as address:
+def test_starting_gateway_is_reported(command: Command, place: Path) -> None:
+    with _holder(place / "data", b'{"status": "starting"}') as address:
         code, out, _ = command("doctor")
     assert code == 0
-    assert f"running at {address}" in out
+    assert f"running at {address}, and still starting\n" in out
+
+
+def test_gateway_of_another_version_is_reported(command: Command, place: Path) -> None:
+    telegram = {"account": "telegram", "state": "active"}
+    status = {"version": "0.0.9", "model": ["openai:gpt-5"], "connectors": [telegram]}
+    others = {"/v1/status": json.dumps(status).encode(), "/v1/settings": b'{"items": []}'}
+    with _holder(place / "data", b'{"status": "ok"}', others) as address:
+        code, out, _ = command("doctor")
+    assert code == 0
+    indent = " " * 18
+    assert (
+        f"ok    gateway     running at {address}, version 0.0.9, with the data directory of this folder\n"
+        f"{indent}model openai:gpt-5; connectors: telegram (active)\n"
+        f"{indent}warning: it differs from this folder; a restart here would change:\n"
+        f"{indent}version: 0.0.9 there, {__version__} installed here\n"
+    ) in out
 
 
 def test_lock_of_another_command_is_not_reported_as_a_gateway(command: Command, place: Path, port: int) -> None:

@@ -132,6 +132,20 @@ def test_commands_and_options_have_descriptions(name: str, leaf: Any) -> None:
     assert [param.name for param in leaf.params if not param.help] == []
 
 
+#: The commands without a document as their result, each with the reason.
+WITHOUT_JSON = {
+    "serve": "runs until it is stopped",
+    "chat": "is a conversation",
+    "completion": "prints a script for a shell",
+    "sessions export": "writes a line of JSON for each message by default",
+}
+
+
+def test_every_other_command_prints_json_on_demand() -> None:
+    without = {name for name, leaf in LEAVES if not any("--json" in param.opts for param in leaf.params)}
+    assert without == set(WITHOUT_JSON)
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [(("chta",), "chat"), (("doctr",), "doctor"), (("back-up",), "backup"), (("skills", "lst"), "list")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -23,6 +24,23 @@ def _no_systemd(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "BOOTED", place / "none")
 
 
+@pytest.fixture
+def installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the init system's programs beside an installed service."""
+    programs, units = place / "bin", place / "config" / "systemd" / "user"
+    programs.mkdir()
+    units.mkdir(parents=True)
+    (units / "torana.service").write_text(f"# {MARKER}\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    return programs
+
+
+def add_program(programs: Path, name: str, script: str) -> None:
+    (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+    (programs / name).chmod(0o755)
+
+
 def test_printed_units_have_the_settings_of_this_folder(
     command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,6 +59,17 @@ def test_printed_units_have_the_settings_of_this_folder(
     assert "TimeoutStopSec=120\n" in out
     assert err == "warning: the service does not get TORANA_PORT of this shell; write them into .env\n"
     assert not (place / "config").exists()
+
+
+def test_units_are_printed_as_json(command: Command, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+    files = json.loads(command("service", "install", "--print", "--json")[1])
+    assert sorted(Path(path).name for path in files) == [
+        "torana-backup.service",
+        "torana-backup.timer",
+        "torana.service",
+    ]
+    assert MARKER in files[f"{place}/config/systemd/user/torana.service"]
 
 
 def test_service_without_backups_has_one_unit(command: Command) -> None:
@@ -84,20 +113,38 @@ def test_missing_service_is_reported(command: Command, name: str) -> None:
 
 
 def test_logs_of_an_installed_service_come_from_the_journal(
-    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, place: Path, installed: Path
 ) -> None:
-    programs, units = place / "bin", place / "config" / "systemd" / "user"
-    programs.mkdir()
-    units.mkdir(parents=True)
-    (programs / "journalctl").write_text('#!/bin/sh\necho "$@" > called\nexit 3\n')
-    (programs / "journalctl").chmod(0o755)
-    (units / "torana.service").write_text(f"# {MARKER}\n")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
-    monkeypatch.setenv("PATH", str(programs), prepend=":")
-
+    add_program(installed, "journalctl", 'echo "$@" > called; exit 3')
     assert command("service", "logs", "-n", "5", "--follow") == (3, "", "")
     called = (place / "called").read_text()
     assert called == "--user-unit=torana.service --no-pager --lines=5 --follow\n"
+
+
+def test_state_and_log_of_the_service_are_printed_as_json(command: Command, installed: Path) -> None:
+    add_program(installed, "systemctl", "echo stopped; exit 3")
+    add_program(installed, "journalctl", "echo one; echo two")
+    code, out, err = command("service", "status", "--json")
+    assert (code, err) == (3, "")
+    assert json.loads(out) == {"running": False, "exitCode": 3, "lines": ["stopped"]}
+    code, out, err = command("service", "logs", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"items": ["one", "two"]}
+    assert "omit --follow" in command("service", "logs", "--json", "--follow")[2]
+
+
+def test_change_of_the_service_is_printed_as_json(
+    command: Command, place: Path, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("systemctl", "loginctl"):
+        add_program(installed, name, f"echo noise of {name}")
+    monkeypatch.setattr(detection, "BOOTED", place)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    unit = f"{place}/config/systemd/user/torana.service"
+    code, out, err = command("service", "install", "--no-backups", "--json")
+    assert (code, json.loads(out)) == (0, {"written": [unit]}), err
+    code, out, err = command("service", "uninstall", "--json")
+    assert (code, json.loads(out)) == (0, {"deleted": [unit]}), err
 
 
 @pytest.mark.parametrize(

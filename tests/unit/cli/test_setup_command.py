@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ import typer
 from torana.cli.commands.models import providers
 from torana.cli.commands.models.providers import PROVIDERS, find_local_servers, list_models, provider_of_key
 from torana.cli.commands.setup import platforms, steps
+from torana.cli.init_systems import detection
 from torana.config import load
 from torana.errors import ConfigInvalid
 from torana.testing.openai_server import MODEL_NAME, Fault, OpenAIStandIn
@@ -128,6 +130,24 @@ def test_key_is_read_from_standard_input(
     assert len(lines[-1].removeprefix("TORANA_GATEWAY_TOKEN=")) >= 32
 
 
+def test_result_is_printed_as_json(
+    command: Command, written: Path, server: OpenAIStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORANA_MODEL_API_KEY", "sk-right")
+    code, out, err = command("setup", "--base-url", server.url, "--yes", "--json")
+    files = [str(written / ".env"), str(written / "torana.toml")]
+    assert code == 0
+    assert json.loads(out) == {
+        "written": files,
+        "model": f"openai-chat:{MODEL_NAME}",
+        "platform": None,
+        "service": False,
+    }
+    assert f"Wrote {' and '.join(files)}." in err
+    code, out, _ = command("models", "use", "builtin", "--json")
+    assert (code, json.loads(out)) == (0, {"model": "builtin", "written": files})
+
+
 def test_second_run_changes_nothing(command: Command, place: Path, server: OpenAIStandIn) -> None:
     with OpenAIStandIn() as free:
         assert command("setup", "--base-url", free.url, "--yes")[0] == 0
@@ -228,6 +248,16 @@ def test_model_in_dotenv_is_changed_there(command: Command, place: Path) -> None
     assert command("setup", "--provider", "builtin", "--yes")[0] == 0
     assert (place / ".env").read_text() == "TORANA_MODEL=builtin\n"
     assert not (place / "torana.toml").exists()
+
+
+def test_service_without_an_init_system_names_the_next_step_and_keeps_the_settings(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detection, "BOOTED", place / "none")
+    code, out, err = command("setup", "--provider", "builtin", "--service", "--yes")
+    assert (code, "Wrote " in out) == (1, True)
+    assert err.startswith("this machine runs neither systemd nor launchd; run `torana serve`")
+    assert (place / "torana.toml").read_text() == 'model = "builtin"\n'
 
 
 def test_invalid_settings_file_is_reported_before_any_question(command: Command, place: Path) -> None:

@@ -174,6 +174,30 @@ def test_no_file_changes_if_one_cannot_be_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [dotenv]
 
 
+@pytest.mark.parametrize("there", ["A=1\n", None])
+def test_written_file_is_restored_if_the_next_cannot_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str | None
+) -> None:
+    """A file that is mounted alone into a container can be read and written, but not replaced."""
+    dotenv, toml = tmp_path / ".env", tmp_path / "torana.toml"
+    toml.write_text("port = 1\n")
+    if there is not None:
+        dotenv.write_text(there)
+    replace = Path.replace
+
+    def fail(self: Path, target: Path) -> Path:
+        if target == toml:
+            raise OSError(16, "Device or resource busy")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OperatorError, match=r"torana\.toml: cannot be written \(Device or resource busy\)"):
+        write_changes([change_dotenv(dotenv, {"A": "2"}), change_toml(toml, {("port",): 2})])
+    assert toml.read_text() == "port = 1\n"
+    assert (dotenv.read_text() if dotenv.exists() else None) == there
+    assert {file.name for file in tmp_path.iterdir()} <= {".env", "torana.toml"}
+
+
 def test_full_disk_changes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dotenv = tmp_path / ".env"
     dotenv.write_text("A=1\n")

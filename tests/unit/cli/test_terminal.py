@@ -1,4 +1,4 @@
-"""Printing rows to a terminal and to other outputs."""
+"""Printing untrusted text to a terminal."""
 
 from __future__ import annotations
 
@@ -9,39 +9,10 @@ import pytest
 
 from torana.cli.chat.output import MarkdownOutput
 from torana.cli.commands.setup.questions import OnTerminal
-from torana.cli.terminal import indented, on_one_line, print_fields, print_rows, printable
+from torana.cli.terminal import indented, on_one_line, print_fields, printable
 
 Patch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]
-
-HEADS = ("token", "user")
-ROWS = [("tok_" + "1" * 40, "[red]ana\x1b"), ("tok_" + "2" * 40, "-")]
-
-
-def printed(monkeypatch: Patch, capsys: Capture, *, columns: int, tty: bool) -> str:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: tty)
-    print_rows(HEADS, ROWS)
-    return capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("columns", "tty"), [(80, True), (80, False), (20, False)])
-def test_row_is_one_line_where_it_fits_or_output_is_no_terminal(
-    monkeypatch: Patch, capsys: Capture, columns: int, tty: bool
-):
-    head, first, second = printed(monkeypatch, capsys, columns=columns, tty=tty).splitlines()
-    assert second == second.rstrip()
-    assert "token" in head
-    assert "user" in head
-    assert first.split() == [ROWS[0][0], "[red]ana\\x1b"]
-    assert second.split() == list(ROWS[1])
-
-
-def test_narrow_terminal_gets_one_line_per_cell(monkeypatch: Patch, capsys: Capture):
-    assert printed(monkeypatch, capsys, columns=20, tty=True) == (
-        f"token  {ROWS[0][0]}\nuser   [red]ana\\x1b\n\ntoken  {ROWS[1][0]}\nuser   -\n\n"
-    )
-
 
 #: Control characters, line separators, direction marks, and zero-width characters.
 HIDDEN = [
@@ -73,16 +44,6 @@ def test_newlines_and_tabs_are_escaped_only_on_one_line() -> None:
     assert printable("a\n\tb") == "a\n\tb"
     assert on_one_line("a\n\tb") == r"a\n\tb"
     assert indented("a\nb\x1b", by=2) == "a\n  b\\x1b"
-
-
-@pytest.mark.parametrize(("columns", "tty"), [(80, True), (80, False), (20, True)])
-def test_newline_in_a_cell_is_escaped(monkeypatch: Patch, capsys: Capture, columns: int, tty: bool) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: tty)
-    print_rows(HEADS, [("tok_1", "ana\ntok_2  root"), ("tok_3", "bob\u2028tok_4\x85tok_5\rtok_6")])
-    lines = capsys.readouterr().out.splitlines()
-    assert not [line for line in lines if line.startswith(("tok_2", "tok_4", "tok_5", "tok_6"))]
-    assert len([line for line in lines if line]) == (4 if columns == 20 else 3)
 
 
 def test_continuation_lines_of_a_field_are_indented(capsys: Capture) -> None:

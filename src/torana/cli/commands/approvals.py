@@ -12,7 +12,8 @@ import typer
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import RunningGateway, the_gateway
-from torana.cli.terminal import print_result, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import print_result
 from torana.errors import OperatorError
 
 app = new_app("List, approve and deny tool calls that wait for approval.")
@@ -43,7 +44,8 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
     if not document["items"]:
         typer.echo("No tool call waits for approval.")
         return
-    print_rows(("id", "turn", "call", "tool", "until", "arguments"), map(_row, document["items"]))
+    heads = ("approval", "tool", "until (UTC)", "turn", "call", "arguments")
+    print_rows(heads, map(_row, document["items"]), texts=("arguments",))
 
 
 @app.command()
@@ -162,4 +164,4 @@ def _row(item: dict[str, Any]) -> tuple[str, ...]:
 
     until = item["expiresAt"][:16].replace("T", " ")
     arguments = visible(json.dumps(item["arguments"], ensure_ascii=False))
-    return item["id"], item["turnId"], item["callId"], visible(item["tool"]), until, arguments
+    return item["id"], visible(item["tool"]), until, item["turnId"], item["callId"], arguments

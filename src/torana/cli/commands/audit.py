@@ -11,7 +11,7 @@ import typer
 from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.terminal import print_rows
+from torana.cli.tables import print_rows
 
 if TYPE_CHECKING:
     from torana.store.rows.audit import AuditEntry
@@ -40,7 +40,7 @@ def audit(
     if not found:
         typer.echo("There are no recorded actions yet.")
         return
-    print_rows(("at", "who", "from", "action", "target", "detail"), map(_row, found))
+    print_rows(("at", "who", "from", "action", "target", "detail"), map(_row, found), texts=("detail",))
 
 
 def _row(entry: AuditEntry) -> tuple[str, ...]:

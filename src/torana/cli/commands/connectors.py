@@ -11,7 +11,8 @@ import typer
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import on_one_line, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import on_one_line
 
 app = new_app("List chat platforms, and reload their settings.")
 
@@ -27,7 +28,11 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
     if not found:
         typer.echo("There are no connectors; a table such as [connectors.telegram] in the settings adds one.")
         return
-    print_rows(("account", "kind", "state", "since", "waiting", "next try", "reason"), map(_row, found))
+    print_rows(
+        ("account", "kind", "state", "since", "waiting", "next try", "reason"),
+        map(_row, found),
+        texts=("reason",),
+    )
 
 
 @app.command()

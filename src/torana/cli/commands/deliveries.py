@@ -13,7 +13,8 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_result, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import print_result
 from torana.messages import DELIVERY_STATES, EVERYONE, DeliveryState
 
 if TYPE_CHECKING:
@@ -57,7 +58,11 @@ def list_(
     if not found:
         typer.echo("There are no deliveries.")
         return
-    print_rows(("delivery", "account", "state", "tries", "created", "turn", "reason"), map(_row, found))
+    print_rows(
+        ("delivery", "account", "state", "tries", "created", "turn", "reason"),
+        map(_row, found),
+        texts=("reason",),
+    )
 
 
 @app.command()

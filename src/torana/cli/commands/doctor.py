@@ -35,8 +35,8 @@ class DoctorFinding:
 def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """Check the settings, the data, the skills, your tools, the connectors, the MCP servers and the model.
 
-    The check makes one real model call. It does not contact chat platforms: `torana connectors list` shows
-    their status in the running gateway.
+    The settings are those of this folder; the line of the gateway describes the running one, and where its
+    settings differ. The check makes one real model call. It does not contact chat platforms.
     """
     loaded = settings_from(config=config, data_dir=data_dir)
     findings = [
@@ -48,7 +48,7 @@ def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Jso
     else:
         for finding in findings:
             typer.echo(
-                f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:10} {indented(finding.detail, by=17)}"
+                f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:11} {indented(finding.detail, by=18)}"
             )
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
@@ -92,25 +92,9 @@ def _disk(loaded: Loaded) -> str:
 
 
 def _gateway(loaded: Loaded) -> str:
-    import httpx2
+    from torana.cli.gateway_report import describe_gateway
 
-    from torana.cli.gateway import listen
-
-    settings = loaded.settings
-    gateway = running_gateway(settings)
-    if gateway is None:
-        with listen(settings.host, settings.port):
-            return f"not running; {settings.host}:{settings.port} is free"
-    address = gateway.address
-    try:
-        health = httpx2.get(f"{address}/health", timeout=10, trust_env=False).json()
-    except (httpx2.HTTPError, ValueError) as error:
-        raise OperatorError(
-            f"{address} holds the data directory but does not respond ({error}); stop that process"
-        ) from None
-    if health["status"] in ("degraded", "draining"):
-        raise OperatorError(f"running at {address}, but {health['status']}; its log shows the cause")
-    return f"running at {address}"
+    return describe_gateway(loaded)
 
 
 def _database(loaded: Loaded) -> str:

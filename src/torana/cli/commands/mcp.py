@@ -12,7 +12,8 @@ from torana.characters import escape_unprintable
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import indented, on_one_line, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import indented, on_one_line
 from torana.errors import OperatorError
 
 app = new_app("List MCP servers, and approve tools that changed.")
@@ -30,13 +31,13 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
         typer.echo("There are no MCP servers; a table such as [mcp.time] in the settings adds one.")
         return
     heads = ("server", "transport", "state", "tools", "connections", "reason")
-    print_rows(heads, [_row(one) for one in found])
+    print_rows(heads, [_row(one) for one in found], texts=("reason",))
     tools = [(tool["name"], tool["permission"], _notes(tool)) for one in found for tool in one["offered"]]
     left_out = [
         (f"{one['server']}: {tool['tool']}", "-", tool["reason"]) for one in found for tool in one["leftOut"]
     ]
     typer.echo()
-    print_rows(("tool", "permission", "note"), [*tools, *left_out])
+    print_rows(("tool", "permission", "note"), [*tools, *left_out], texts=("note",))
 
 
 @app.command()

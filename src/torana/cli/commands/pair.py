@@ -14,7 +14,8 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
-from torana.cli.terminal import on_one_line, print_result, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import on_one_line, print_result
 from torana.errors import GatewayError, OperatorError
 from torana.messages import utc_now
 
@@ -55,7 +56,7 @@ def list_(
             "directly receives a code."
         )
         return
-    print_rows(("sender", "name", "account", "state", "user", "asked"), map(_row, found))
+    print_rows(("sender", "name", "account", "state", "user", "asked"), map(_row, found), texts=("name",))
     if waiting := [sender.sender for sender in found if sender.state == "pending"]:
         typer.echo("\nThese commands approve the waiting senders:")
         for sender in waiting:

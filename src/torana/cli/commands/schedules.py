@@ -14,7 +14,8 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_fields, print_result, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import print_fields, print_result
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, MissedPolicy, ScheduleState
 
@@ -48,7 +49,9 @@ def list_(
     if not found:
         typer.echo("There are no schedules.")
         return
-    print_rows(("schedule", "state", "user", "due (UTC)", "rule", "kind", "text"), map(_row, found))
+    print_rows(
+        ("schedule", "state", "user", "due (UTC)", "rule", "kind", "text"), map(_row, found), texts=("text",)
+    )
 
 
 @app.command()

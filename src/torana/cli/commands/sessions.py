@@ -14,7 +14,8 @@ import typer
 
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.terminal import print_fields, print_rows, printable
+from torana.cli.tables import print_rows
+from torana.cli.terminal import print_fields, printable
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, ExportFormat
 
@@ -52,7 +53,7 @@ def list_(
     if not found:
         typer.echo("There are no matching sessions.")
         return
-    print_rows(("session", "channel", "turns", "last used", "title"), map(_row, found))
+    print_rows(("session", "channel", "turns", "last used", "title"), map(_row, found), texts=("title",))
 
 
 @app.command()

@@ -17,7 +17,8 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import act_by_hand, own_database, running_gateway
-from torana.cli.terminal import on_one_line, print_result, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import on_one_line, print_result
 from torana.errors import GatewayError, OperatorError
 from torana.messages import DEFAULT_SCOPES, SCOPES, Scope, utc_now
 
@@ -140,7 +141,7 @@ def list_(
         typer.echo("There are no tokens besides the gateway token.")
         return
     heads = ("token", "user", "scopes", "status", "expires", "last used", "label")
-    print_rows(heads, map(_row, found))
+    print_rows(heads, map(_row, found), texts=("label",))
 
 
 @app.command()

@@ -11,7 +11,8 @@ import typer
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import on_one_line, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import on_one_line
 
 app = new_app("Show the agent's tools and their permissions.")
 
@@ -45,8 +46,15 @@ def list_(
     if as_json:
         typer.echo(json.dumps(document, indent=2))
         return
-    rows = [(item["name"], item["permission"], item["why"], item["description"]) for item in document["items"]]
-    print_rows(("tool", "permission", "why", "description"), rows)
+    heads = ("tool", "permission", "why", "description")
+    print_rows(heads, map(_row, document["items"]), texts=("description",))
     if document["unknown"]:
         strangers = on_one_line(", ".join(document["unknown"]))
         typer.echo(f"warning: [[permissions]] names unknown tools: {strangers}", err=True)
+
+
+def _row(item: dict[str, Any]) -> tuple[str, ...]:
+    """Return a tool with a short reason, such as "rule 1", and the first sentence of its description."""
+    why = str(item["why"]).removesuffix(" of [[permissions]]").removeprefix("the tool's ")
+    first, end, _ = str(item["description"]).partition(". ")
+    return item["name"], item["permission"], why, " ".join(first.split()) + end.strip()

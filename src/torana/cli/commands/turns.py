@@ -13,7 +13,8 @@ from torana.cli.apps import new_app
 from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import the_gateway
-from torana.cli.terminal import print_fields, print_result, print_rows
+from torana.cli.tables import print_rows
+from torana.cli.terminal import print_fields, print_result
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, Turn, TurnState
 
@@ -49,7 +50,7 @@ def list_(
     heads = ["turn", "state", "channel", "accepted", "message"]
     if any(turn.failure for turn in found):
         heads.append("error")
-    print_rows(heads, (_row(turn)[: len(heads)] for turn in found))
+    print_rows(heads, (_row(turn)[: len(heads)] for turn in found), texts=("message", "error"))
 
 
 @app.command()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from zipfile import ZipFile
 
 import typer
@@ -66,13 +67,27 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Erase all data of a user, and list what was erased and kept. This cannot be undone."""
     from torana.api.user_ids import write_user_id
 
     settings = settings_from(config=config, data_dir=data_dir).settings
     if not yes:
-        typer.confirm(f"Permanently erase all data of {printable(user_id)!r}?", abort=True)
+        question = f"Permanently erase all data of {printable(user_id)!r}?"
+        typer.confirm(question, abort=True, err=as_json)
     place = f"/v1/users/{write_user_id(user_id)}"
     with the_gateway(settings).stream("DELETE", place, timeout=_PATIENCE) as answer:
-        typer.echo(printable(json.dumps(json.loads(answer.read()), indent=2, ensure_ascii=False)))
+        receipt = json.loads(answer.read())
+    if as_json:
+        typer.echo(json.dumps(receipt, indent=2))
+    else:
+        typer.echo(printable(_format_receipt(receipt)))
+
+
+def _format_receipt(receipt: Mapping[str, Any]) -> str:
+    counts = ", ".join(f"{name} {count}" for name, count in receipt["counts"].items() if count)
+    lines = [f"Erased {receipt['user']!r} at {receipt['erasedAt']}: {counts or 'no data'}"]
+    lines += ["", "Kept:", *(f"- {kind}" for kind in receipt["kept"])]
+    lines += ["", "Out of reach of the gateway:", *(f"- {kind}" for kind in receipt["outOfReach"])]
+    return "\n".join(lines)

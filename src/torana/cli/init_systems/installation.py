@@ -13,8 +13,23 @@ from torana.errors import OperatorError
 
 def run_command(command: Command) -> int:
     """Run a command that writes to this terminal, and return its exit code. Raises ``OperatorError``."""
+    return _run(command, stdout=None).returncode
+
+
+def run_quietly(command: Command) -> int:
+    """Run a command as ``run_command`` does, but without its standard output."""
+    return _run(command, stdout=subprocess.DEVNULL).returncode
+
+
+def collect_lines(command: Command) -> tuple[int, list[str]]:
+    """Run a command, and return its exit code and the lines of its output. Raises ``OperatorError``."""
+    ended = _run(command, stdout=subprocess.PIPE)
+    return ended.returncode, ended.stdout.decode(errors="replace").splitlines()
+
+
+def _run(command: Command, *, stdout: int | None) -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run(command, check=False).returncode  # noqa: S603 - the init systems' own commands
+        return subprocess.run(command, check=False, stdout=stdout)  # noqa: S603 - the init systems' own commands
     except FileNotFoundError:
         raise OperatorError(f"{command[0]} is missing; install it, or check PATH") from None
 
@@ -33,8 +48,8 @@ class ServiceInstaller:
         self._run = run
         self._report = report
 
-    def install(self, service: ServiceDefinition) -> None:
-        """Write the files and start the service; an installed service is replaced.
+    def install(self, service: ServiceDefinition) -> Sequence[Path]:
+        """Write the files, start the service, and return the files; an installed service is replaced.
 
         Raises ``OperatorError`` before anything is written if a file was written by others, and for a command
         that fails; then the files stay, and a second call continues.
@@ -52,9 +67,10 @@ class ServiceInstaller:
         for command, consequence in self._init_system.optional_commands().items():
             if self._run(command):
                 self._report(f"warning: {consequence}")
+        return list(files)
 
-    def uninstall(self) -> None:
-        """Stop the service and delete its files. Raises ``OperatorError`` if none is installed."""
+    def uninstall(self) -> Sequence[Path]:
+        """Stop the service, and delete and return its files. Raises ``OperatorError`` if none is installed."""
         self.check_installed()
         installed = self._installed()
         self._stop(installed)
@@ -62,6 +78,7 @@ class ServiceInstaller:
             path.unlink()
             self._report(f"deleted {path}")
         self._run_all(self._init_system.reload_commands())
+        return installed
 
     def is_installed(self) -> bool:
         """Return whether a service is installed. Raises ``OperatorError`` for a file that others wrote."""

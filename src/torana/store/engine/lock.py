@@ -33,7 +33,7 @@ class DataDirLock:
             foreign = _describe_owner(data_dir) if isinstance(error, PermissionError) else ""
             raise DataDirUnusable(
                 f"cannot use the data directory {data_dir}: {error.strerror or error}{foreign}; "
-                "choose another with --data-dir or correct its permissions"
+                "choose another with --data-dir, correct its permissions, or free some space"
             ) from error
 
     def release(self) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, JsonFlag, settings_from
-from torana.cli.terminal import on_one_line
+from torana.cli.terminal import on_one_line, print_result
 from torana.errors import OperatorError
 
 if TYPE_CHECKING:
     from torana.cli.commands.models.choice import ChosenModel
     from torana.config import Loaded
+    from torana.models.providers import ProbeResult
 
 app = new_app("List the provider's models, test a model, and choose one.")
 
@@ -56,7 +58,8 @@ def call(
     chosen = _chosen(name or loaded.settings.model[0], loaded)
     if chosen.name == BUILTIN:
         raise OperatorError("the builtin model needs no test; name another model, or run `torana setup`")
-    _test(chosen, loaded, as_json=as_json)
+    result = _test(chosen, loaded)
+    print_result(_answer(result), asdict(result), as_json=as_json)
 
 
 @app.command()
@@ -64,6 +67,7 @@ def use(
     name: Name,
     no_test: Annotated[bool, typer.Option("--no-test", help="Do not call the model first.")] = False,
     config: ConfigFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Test a model, and write it into the settings."""
     from torana.cli.commands.models.choice import check_environment
@@ -76,18 +80,21 @@ def use(
     check_environment(place.environ)
     chosen = _chosen(name, loaded)
     if not no_test and chosen.name != BUILTIN:
-        _test(chosen, loaded, as_json=False)
+        result = _test(chosen, loaded)
+        typer.echo(on_one_line(_answer(result)), err=as_json)
     # Keys stay where they are: only lines that .env has already are changed.
     lines = {
         line: value for line, value in chosen.variables(place.variables).items() if line in place.variables
     }
     changes = changes_of(place, lines, chosen.settings(place.variables))
-    if not changes:
-        typer.echo("The settings name this model already.")
-        return
     write_changes(changes)
-    where = " and ".join(str(change.path) for change in changes)
-    typer.echo(on_one_line(f"Wrote {where}. Restart the gateway, so that it uses the model."))
+    written = [str(change.path) for change in changes]
+    line = (
+        f"Wrote {' and '.join(written)}. Restart the gateway, so that it uses the model."
+        if written
+        else "The settings name this model already."
+    )
+    print_result(line, {"model": chosen.name, "written": written}, as_json=as_json)
 
 
 def _chosen(name: str, loaded: Loaded) -> ChosenModel:
@@ -106,15 +113,15 @@ def _chosen(name: str, loaded: Loaded) -> ChosenModel:
     )
 
 
-def _test(chosen: ChosenModel, loaded: Loaded, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
+def _test(chosen: ChosenModel, loaded: Loaded) -> ProbeResult:
     from torana.cli.commands.models.choice import test_model
     from torana.errors import GatewayError
 
     try:
-        result = test_model(chosen, loaded.provider_environ)
+        return test_model(chosen, loaded.provider_environ)
     except GatewayError as error:
         raise OperatorError(error.detail) from error
-    answer = f"{result.model} answered in {result.latency_ms:.0f} ms"
-    typer.echo(json.dumps(asdict(result), indent=2) if as_json else on_one_line(answer))
+
+
+def _answer(result: ProbeResult) -> str:
+    return f"{result.model} answered in {result.latency_ms:.0f} ms"

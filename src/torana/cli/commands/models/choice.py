@@ -18,7 +18,7 @@ from torana.cli.commands.models.providers import (
     other_server,
     provider_of_key,
 )
-from torana.cli.commands.setup.questions import Questions
+from torana.cli.commands.setup.questions import Questions, known_secret
 from torana.cli.terminal import on_one_line
 from torana.config import Loaded
 from torana.errors import ConfigInvalid, OperatorError
@@ -181,8 +181,7 @@ def _choose_provider(ask: Questions, found: Mapping[str, Sequence[str]], environ
 def _key(ask: Questions, provider: Provider, environ: Mapping[str, str]) -> str | None:
     if provider.key is None:
         return None
-    if key := environ.get(provider.key):
-        typer.echo(f"Using the key in {provider.key}.")
+    if key := known_secret(ask, provider.key, environ):
         return key
     if provider.url not in {one.url for one in PROVIDERS.values()}:
         needed = ask.confirm("Does the server need a key?", default=False)

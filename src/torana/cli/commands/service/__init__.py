@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from torana.cli.apps import new_app
 from torana.cli.commands.service.definitions import checked_settings, own_service, system_service
-from torana.cli.flags import ConfigFlag, DataDirFlag
-from torana.cli.init_systems.base import Command, InitSystem
+from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag
+from torana.cli.init_systems.base import InitSystem
 from torana.cli.init_systems.detection import check_permitted, find_init_system
-from torana.cli.init_systems.installation import ServiceInstaller, format_files, run_command
+from torana.cli.init_systems.installation import (
+    ServiceInstaller,
+    collect_lines,
+    format_files,
+    run_command,
+    run_quietly,
+)
 from torana.cli.init_systems.systemd import SYSTEM_BACKUPS, SYSTEM_DATA, SYSTEM_SETTINGS
 from torana.cli.remote import running_gateway
-from torana.cli.terminal import printable
+from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
 
 app = new_app("Install the gateway as a service, and show its state and log.")
@@ -48,6 +55,7 @@ def install(
     ] = False,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Install and start the service, also in place of an older one.
 
@@ -57,7 +65,7 @@ def install(
     if not only_print:
         check_permitted(system=system, uid=os.geteuid())
     init_system = find_init_system(system=system)
-    installer = _installer(init_system)
+    installer = _installer(init_system, as_json=as_json)
     if system:
         if config is not None or data_dir is not None:
             raise OperatorError(
@@ -73,24 +81,35 @@ def install(
     if not backups:
         service = replace(service, backups=None)
     if only_print:
-        typer.echo(format_files(init_system.files(service)), nl=False)
+        files = init_system.files(service)
+        shown = json.dumps({str(path): text for path, text in files.items()}, indent=2)
+        typer.echo(shown if as_json else format_files(files), nl=as_json)
         return
-    installer.install(service)
-    typer.echo("the service is installed and started; `torana service logs` shows its log")
+    written = installer.install(service)
+    line = "the service is installed and started; `torana service logs` shows its log"
+    print_result(line, {"written": list(map(str, written))}, as_json=as_json)
 
 
 @app.command()
-def uninstall(system: SystemFlag = False) -> None:
+def uninstall(system: SystemFlag = False, as_json: JsonFlag = False) -> None:
     """Stop the service and delete its files. The data, the backups and the settings stay."""
     check_permitted(system=system, uid=os.geteuid())
-    _installer(find_init_system(system=system)).uninstall()
+    deleted = _installer(find_init_system(system=system), as_json=as_json).uninstall()
+    line = "the service is uninstalled; the data, the backups and the settings stay"
+    print_result(line, {"deleted": list(map(str, deleted))}, as_json=as_json)
 
 
 @app.command()
-def status(system: SystemFlag = False) -> None:
-    """Print the state of the service."""
+def status(system: SystemFlag = False, as_json: JsonFlag = False) -> None:
+    """Print the state of the service. The exit code is the one of the init system's command."""
     init_system = find_init_system(system=system)
-    _run_for_installed(init_system, init_system.status_command())
+    _installer(init_system).check_installed()
+    command = init_system.status_command()
+    if not as_json:
+        raise typer.Exit(run_command(command))
+    code, lines = collect_lines(command)
+    typer.echo(json.dumps({"running": code == 0, "exitCode": code, "lines": lines}, indent=2))
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -98,18 +117,25 @@ def logs(
     system: SystemFlag = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="The number of lines.")] = 100,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Print the last lines of the service's log."""
+    if follow and as_json:
+        raise OperatorError("--json prints one document, so it cannot follow the log; omit --follow")
     init_system = find_init_system(system=system)
-    _run_for_installed(init_system, init_system.logs_command(lines=lines, follow=follow))
-
-
-def _installer(init_system: InitSystem) -> ServiceInstaller:
-    return ServiceInstaller(
-        init_system=init_system, run=run_command, report=lambda line: typer.echo(printable(line), err=True)
-    )
-
-
-def _run_for_installed(init_system: InitSystem, command: Command) -> NoReturn:
     _installer(init_system).check_installed()
-    raise typer.Exit(run_command(command))
+    command = init_system.logs_command(lines=lines, follow=follow)
+    if not as_json:
+        raise typer.Exit(run_command(command))
+    code, items = collect_lines(command)
+    typer.echo(json.dumps({"items": items}, indent=2))
+    raise typer.Exit(code)
+
+
+def _installer(init_system: InitSystem, *, as_json: bool = False) -> ServiceInstaller:
+    # The init system's commands write to standard output.
+    return ServiceInstaller(
+        init_system=init_system,
+        run=run_quietly if as_json else run_command,
+        report=lambda line: typer.echo(printable(line), err=True),
+    )

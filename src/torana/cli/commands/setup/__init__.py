@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag
+from torana.cli.flags import ConfigFlag, JsonFlag
 from torana.errors import OperatorError
+
+if TYPE_CHECKING:
+    from torana.cli.commands.setup.steps import SetupOptions
 
 app = new_app()
 
@@ -46,6 +52,7 @@ def setup(
         bool, typer.Option("--yes", "-y", help="Take the default for each question that has no option.")
     ] = False,
     config: ConfigFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Choose a language model, connect a chat platform, and write .env and torana.toml.
 
@@ -54,7 +61,7 @@ def setup(
     passed and you have seen the changes. Run the command again at any time.
     """
     # Imported here so that the help of the command is printed at once.
-    from torana.cli.commands.setup.steps import SetupOptions, run_setup
+    from torana.cli.commands.setup.steps import SetupOptions
 
     wishes = SetupOptions(
         provider=provider,
@@ -67,8 +74,19 @@ def setup(
         service=service,
         defaults=yes,
         config=config,
+        as_json=as_json,
     )
+    _run(wishes)
+
+
+def _run(wishes: SetupOptions) -> None:
+    from torana.cli.commands.setup.steps import run_setup
+
     try:
-        run_setup(wishes)
+        # With --json, standard output has the result only.
+        with redirect_stdout(sys.stderr) if wishes.as_json else nullcontext():
+            result = run_setup(wishes)
     except (typer.Abort, KeyboardInterrupt):
         raise OperatorError("\nstopped; `torana setup` starts again, and keeps what is written") from None
+    if wishes.as_json:
+        typer.echo(json.dumps(result, indent=2))

@@ -6,10 +6,11 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,6 +95,11 @@ def read_text(path: Path) -> str:
         return ""
     except UnicodeDecodeError as error:
         raise OperatorError(f"{path}: not UTF-8; save the file as UTF-8") from error
+    except OSError as error:
+        raise OperatorError(
+            f"{path}: cannot be read ({error.strerror}); make it a file that you can read, and run the command "
+            "again"
+        ) from error
 
 
 def difference(change: FileChange) -> str:
@@ -110,19 +116,34 @@ def difference(change: FileChange) -> str:
 def write_changes(changes: Iterable[FileChange]) -> None:
     """Write all files. Raises ``OperatorError``, and leaves every file as it was, if one cannot be written."""
     with ExitStack() as temporary:
-        staged: list[tuple[Path, Path]] = []
+        staged: list[tuple[FileChange, Path, Path]] = []
         for change in changes:
             # A link stays a link.
             path = change.path.resolve()
-            try:
-                staged.append((_stage(change, path, temporary), path))
-            except OSError as error:
-                raise OperatorError(
-                    f"{path}: cannot be written ({error.strerror}); nothing was changed; make the directory "
-                    "writable or free some space, and run the command again"
-                ) from error
-        for part, path in staged:
-            part.replace(path)
+            with _reporting_faults(path):
+                staged.append((change, path, _stage(change, path, temporary)))
+        with ExitStack() as undo:
+            for change, path, part in staged:
+                restore = partial(_restore, change, path, temporary) if path.exists() else path.unlink
+                with _reporting_faults(path):
+                    part.replace(path)
+                undo.callback(restore)
+            undo.pop_all()
+
+
+@contextmanager
+def _reporting_faults(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OperatorError(
+            f"{path}: cannot be written ({error.strerror}); nothing was changed; make the directory "
+            "writable or free some space, and run the command again"
+        ) from error
+
+
+def _restore(change: FileChange, path: Path, temporary: ExitStack) -> None:
+    _stage(replace(change, after=change.before), path, temporary).replace(path)
 
 
 def _stage(change: FileChange, path: Path, temporary: ExitStack) -> Path:

@@ -11,7 +11,7 @@ import httpx2
 import typer
 from pydantic import SecretStr
 
-from torana.cli.commands.setup.questions import Questions
+from torana.cli.commands.setup.questions import Questions, known_secret
 from torana.cli.terminal import on_one_line
 from torana.connectors.registry import Account, load, open_connector
 from torana.errors import OperatorError
@@ -89,7 +89,7 @@ def connect(
             continue
         reference = str(table.get(name, ""))
         variable = reference[1:] if reference.startswith("$") else _variable(kind, name)
-        variables[variable] = environ.get(variable) or ask.secret(question, flag=variable)
+        variables[variable] = known_secret(ask, variable, environ) or ask.secret(question, flag=variable)
         table[name] = f"${variable}"
     found = ConnectedPlatform(kind=kind, table=table, variables=variables)
     # Validates the settings. The listener for platforms' calls is checked by the gateway.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Protocol
@@ -90,3 +91,15 @@ class OnTerminal:
 def questions(*, defaults: bool) -> Questions:
     """Return questions on the terminal, or their defaults if these are wanted or there is no terminal."""
     return OnTerminal() if sys.stdin.isatty() and not defaults else Unattended()
+
+
+def known_secret(ask: Questions, variable: str, environ: Mapping[str, str]) -> str | None:
+    """Return the secret in a variable, or None if a person wants to replace it.
+
+    A variable of the process cannot be replaced, because it outweighs ``.env``.
+    """
+    known = environ.get(variable)
+    if known and (variable in os.environ or ask.confirm(f"Use {variable} in .env?", default=True)):
+        typer.echo(f"Using {variable}.")
+        return known
+    return None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import typer
 
-from torana.cli import COMMANDS, app
+from torana.cli import app
 from torana.cli.commands.models.choice import ChosenModel, check_environment, choose_model, test_model
 from torana.cli.commands.setup import files, platforms
 from torana.cli.commands.setup.platforms import ConnectedPlatform, FirstSender
@@ -46,6 +46,8 @@ class SetupOptions:
     service: bool | None = None
     defaults: bool = False
     config: Path | None = None
+    #: Standard output is for one document: programs of the system must not write to it.
+    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,11 @@ def settings_files(config: Path | None) -> SettingsFiles:
     )
 
 
-def run_setup(wishes: SetupOptions) -> None:
-    """Ask, check and write. Raises ``OperatorError``; nothing is written before all checks have passed."""
+def run_setup(wishes: SetupOptions) -> dict[str, Any]:
+    """Ask, check, write, and return what was set up.
+
+    Raises ``OperatorError``; nothing is written before all checks have passed.
+    """
     ask = questions(defaults=wishes.defaults)
     place = settings_files(wishes.config)
     # Faults of the files are reported before any question.
@@ -85,13 +90,23 @@ def run_setup(wishes: SetupOptions) -> None:
     model = _retry(ask, lambda: _choose_model(ask, wishes, place))
     token = _new_token(ask, wishes, place)
     platform = _retry(ask, lambda: _connect(ask, wishes, place))
-    if write_settings(ask, place, _variables(model, token, platform, place), _settings(model, platform, place)):
-        loaded = load(flags={"config": wishes.config}, environ=dict(os.environ), cwd=Path.cwd())
-        if platform:
-            platforms.show_link(platform)
-            approve_first_sender(ask, platform, loaded)
-        _install_service(ask, wishes)
-        _say_what_to_try(loaded, platform)
+    written = write_settings(
+        ask, place, _variables(model, token, platform, place), _settings(model, platform, place)
+    )
+    if written is None:
+        return {"written": []}
+    loaded = load(flags={"config": wishes.config}, environ=dict(os.environ), cwd=Path.cwd())
+    if platform:
+        platforms.show_link(platform)
+        approve_first_sender(ask, platform, loaded)
+    service = _install_service(ask, wishes)
+    _say_what_to_try(loaded, platform)
+    return {
+        "written": list(map(str, written)),
+        "model": model.name,
+        "platform": platform and {"kind": platform.kind, "account": platform.account, "link": platform.link},
+        "service": service,
+    }
 
 
 def _retry(ask: Questions, step: Callable[[], T]) -> T:
@@ -143,21 +158,21 @@ def write_settings(
     place: SettingsFiles,
     variables: Mapping[str, str | None],
     settings: Mapping[Any, Any],
-) -> bool:
-    """Show the changes, ask, and write them. Return False if the operator refuses."""
+) -> list[Path] | None:
+    """Show the changes, ask, write them, and return the files. Return None if the operator refuses."""
     changes = changes_of(place, variables, settings)
     if not changes:
         typer.echo("The settings already have these values.")
-        return True
+        return []
     for change in changes:
         typer.echo(f"\n{printable(files.difference(change))}")
     typer.echo()
     if not ask.confirm("Write these changes?", default=True):
         typer.echo("Nothing was changed.")
-        return False
+        return None
     files.write_changes(changes)
     typer.echo(on_one_line(f"Wrote {' and '.join(str(change.path) for change in changes)}."))
-    return True
+    return [change.path for change in changes]
 
 
 def changes_of(
@@ -231,14 +246,13 @@ def _approve(platform: ConnectedPlatform, sender: FirstSender, loaded: Loaded) -
     typer.echo(on_one_line(f"{who} is approved. The gateway answers the message after it starts."))
 
 
-def _install_service(ask: Questions, wishes: SetupOptions) -> None:
-    if "service" not in COMMANDS:
-        return
+def _install_service(ask: Questions, wishes: SetupOptions) -> bool:
     wanted = wishes.service
     if wanted is None:
         wanted = ask.interactive and ask.confirm("Install the gateway as a service?", default=False)
     if wanted:
-        app(("service", "install"), standalone_mode=False)
+        app(("service", "install", *(("--json",) if wishes.as_json else ())), standalone_mode=False)
+    return wanted
 
 
 def _say_what_to_try(loaded: Loaded, platform: ConnectedPlatform | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.tables import shorten
 from torana.cli.terminal import on_one_line, printable
 from torana.errors import OperatorError
 
@@ -106,13 +107,7 @@ def _print_table(skills: Skills, catalogue: Catalogue) -> None:
         missing = skills.missing(skill)
         lacking = ", ".join([*missing["env"], *missing["bins"]])
         summary = f"(missing: {lacking}) {skill.description}" if lacking else skill.description
-        typer.echo(_shorten(on_one_line(f"{skill.slug:{width}}  {skill.source:6}  {summary}")))
-
-
-def _shorten(line: str) -> str:
-    from rich.cells import cell_len, set_cell_size
-
-    return line if cell_len(line) <= _WIDTH else f"{set_cell_size(line, _WIDTH - 1).rstrip()}…"
+        typer.echo(shorten(on_one_line(f"{skill.slug:{width}}  {skill.source:6}  {summary}"), _WIDTH))
 
 
 def _print(shown: SkillDetails, look: Look) -> None:

@@ -1,0 +1,56 @@
+"""The log of ``torana serve`` and the tables of other commands on a terminal."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+from rich.cells import cell_len
+from tests.integration.cli.terminal import command_in
+
+from torana.store.engine.lock import read_address
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Place
+
+IDS = re.compile(r"(?:turn|ses)_[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-")
+
+
+def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Place) -> None:
+    with command_in(place, "serve", "--port", str(place.free_port())) as terminal:
+        terminal.expect("torana setup\n")
+        with httpx2.Client(base_url=read_address(place.data_dir) or "", trust_env=False) as client:
+            for content in ("hello", "what is 2 + 2", "what is 3 + 3"):
+                client.post("/message", json={"content": content, "channelId": "kitchen"}).raise_for_status()
+            assert client.get("/no/such/path").status_code == 404
+        terminal.type("\x03")
+        assert terminal.exit_code() == 0
+        shown = terminal.text.splitlines()
+
+    *messages, missing = (line for line in shown if "[info" in line and "gateway_" not in line)
+    assert len(messages) == 3
+    for line in messages:
+        assert re.fullmatch(
+            r"\S{24} \[info    \] turn_ended channel=kitchen model=builtin seconds=[\d.]+ state=completed", line
+        )
+    assert missing.endswith("path=/no/such/path status=404")
+    assert not IDS.search("".join(shown))
+    log = (place.data_dir / "logs" / "torana.log").read_text()
+    assert len(set(re.findall(r'"turn_id": "(turn_\w+)"', log))) == 3
+    assert len(set(re.findall(r'"session_id": "(ses_\w+)"', log))) == 1
+
+
+@pytest.mark.parametrize("command", ["turns", "sessions", "schedules", "tools", "token"])
+def test_table_fits_a_terminal_of_80_columns(place: Place, command: str) -> None:
+    place.serve()
+    label = "a description that is too long for a line of this table"
+    assert place.run("token", "create", "--user", "ana", "--label", label)[0] == 0
+    message = {"content": "remind me tomorrow at 9 to call my sister about the plans for the weekend"}
+    httpx2.post(f"{read_address(place.data_dir)}/message", json=message, trust_env=False).raise_for_status()
+    with command_in(place, command, "list") as terminal:
+        assert terminal.exit_code() == 0
+        lines = terminal.text.splitlines()
+    assert len(lines) >= 3
+    assert max(map(cell_len, lines)) <= 80
