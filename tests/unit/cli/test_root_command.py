@@ -136,6 +136,7 @@ def test_commands_and_options_have_descriptions(name: str, leaf: Any) -> None:
 WITHOUT_JSON = {
     "serve": "runs until it is stopped",
     "chat": "is a conversation",
+    "console": "opens a browser; `--print` writes the address",
     "completion": "prints a script for a shell",
     "sessions export": "writes a line of JSON for each message by default",
 }
