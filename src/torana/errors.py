@@ -11,7 +11,7 @@
     │                           SignInNotNeeded
     │                           NotHeld · AlreadyDecided · ApprovalChanged · NotWaiting · MemoryFull
     │                           MemorySuperseded
-    │                           SettingsFaulty · SchedulesFull · ScheduleEnded · SkillConflict · SkillChanged
+    │                           SettingsFaulty · SchedulesFull · ScheduleEnded · SchedulePaused · SkillConflict · SkillChanged
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
@@ -350,6 +350,12 @@ class ScheduleEnded(Conflict):
     """The schedule has ended and cannot be changed; create a new one."""
 
     code = "schedule_ended"
+
+
+class SchedulePaused(Conflict):
+    """The schedule is paused; resume it first."""
+
+    code = "schedule_paused"
 
 
 class KeyReused(GatewayError):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
-from torana.errors import NotFound, ScheduleEnded, ScheduleInvalid, SchedulesFull
+from torana.errors import NotFound, ScheduleEnded, ScheduleInvalid, SchedulePaused, SchedulesFull
 from torana.messages import MissedPolicy, ScheduleState, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.schedules.rules import next_due, smallest_gap
@@ -154,6 +154,26 @@ class Schedules:
         resumed = await self._database.run(work)
         self._changed()
         return resumed
+
+    async def run_now(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
+        """Make an active schedule due now. A rule continues with its next time, and a single time is used up.
+
+        Raises ``ScheduleEnded`` and ``SchedulePaused``.
+        """
+
+        def work(connection: Connection) -> Schedule:
+            found = _going(_require_schedule(connection, owner, schedule_id))
+            if found.state == "paused":
+                raise SchedulePaused
+            now = self._clock()
+            due = replace(found, due_at=now, try_at=now, tries=0, reason=None)
+            rows.put(connection, due)
+            _note(connection, found, act, "schedule.run")
+            return due
+
+        due = await self._database.run(work)
+        self._changed()
+        return due
 
     def _add(self, connection: Connection, schedule: Schedule, made_by: bytes | None, act: Act | None) -> None:
         if not rows.add(connection, schedule, made_by=made_by, most=self._per_user):

@@ -138,6 +138,7 @@ def test_schedule_is_added_paused_and_removed(serve: Serve, visit: Visits) -> No
     dialog.get_by_role("button", name="Add schedule").click()
     row = page.get_by_role("row").filter(has_text="Water the roses")
     row.get_by_role("button", name="Pause").click()
+    expect(row.get_by_role("button", name="Run now")).to_have_count(0)
     expect(row).to_contain_text("paused")
     row.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()

@@ -57,6 +57,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("DELETE", "/v1/schedules/{schedule_id}"): set(),
     ("POST", "/v1/schedules/{schedule_id}/pause"): set(),
     ("POST", "/v1/schedules/{schedule_id}/resume"): set(),
+    ("POST", "/v1/schedules/{schedule_id}/run"): set(),
     ("GET", "/v1/users/{user_id}/memories"): {"memory"},
     ("POST", "/v1/users/{user_id}/memories"): {"memory"},
     ("DELETE", "/v1/users/{user_id}/memories"): {"memory"},
@@ -116,6 +117,7 @@ OF_OTHERS = [
     ("DELETE", "/v1/schedules/{schedule_id}"),
     ("POST", "/v1/schedules/{schedule_id}/pause"),
     ("POST", "/v1/schedules/{schedule_id}/resume"),
+    ("POST", "/v1/schedules/{schedule_id}/run"),
 ]
 
 

@@ -107,6 +107,31 @@ async def test_reminder_appears_in_session_and_task_is_answered(start: Start) ->
         assert (await client.post(f"/v1/schedules/{made['id']}/resume")).json()["code"] == "schedule_ended"
 
 
+async def test_rule_runs_now_and_continues_with_its_next_time(start: Start) -> None:
+    _, client = await start()
+    body = {"text": "call Ana", "rule": "every day at 9", "channelId": "home"}
+    made = (await client.post("/v1/schedules", json=body)).json()
+    path = f"/v1/schedules/{made['id']}"
+    assert (await client.post(f"{path}/run")).status_code == 200
+
+    ran = await eventually(client, path, dueAt=made["dueAt"])
+    turn = await eventually(client, f"/v1/turns/{ran['turnId']}", status="completed")
+    assert (turn["reply"], ran["state"]) == ("Reminder: call Ana", "active")
+
+
+async def test_paused_schedule_does_not_run_now(start: Start) -> None:
+    _, client = await start()
+    made = (await client.post("/v1/schedules", json={"text": "call Ana", "at": "tomorrow at 9"})).json()
+    path = f"/v1/schedules/{made['id']}"
+    await client.post(f"{path}/pause")
+
+    assert (await client.post(f"{path}/run")).json()["code"] == "schedule_paused"
+    await client.post(f"{path}/resume")
+    await client.post(f"{path}/run")
+    await eventually(client, path, state="ended")
+    assert (await client.post(f"{path}/run")).json()["code"] == "schedule_ended"
+
+
 @pytest.mark.parametrize(
     ("body", "code", "told"),
     [

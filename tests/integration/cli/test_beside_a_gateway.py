@@ -80,6 +80,7 @@ def test_schedules_are_added_listed_and_changed_beside_a_gateway(place: Place) -
     line = place.run("schedules", "list")[1].splitlines()[1]
     assert line.split()[:3] == [made["id"], "paused", "ana"]
     assert place.run("schedules", "resume", made["id"])[1] == f"{made['id']} is due at {made['dueAt']}\n"
+    assert place.run("schedules", "run", made["id"])[1] == f"{made['id']} runs now\n"
     assert place.run("schedules", "remove", made["id"])[0] == 0
     assert place.run("schedules", "list")[1] == "There are no schedules.\n"
     refused = place.run("schedules", "add", "call Ana", "--at", "yesterday at 9")

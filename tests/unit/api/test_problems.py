@@ -54,6 +54,7 @@ PROMISED = {
     "channel_taken": (409, "Conflict"),
     "schedules_full": (409, "Conflict"),
     "schedule_ended": (409, "Conflict"),
+    "schedule_paused": (409, "Conflict"),
     "memory_full": (409, "Conflict"),
     "memory_superseded": (409, "Conflict"),
     "skill_conflict": (409, "Conflict"),

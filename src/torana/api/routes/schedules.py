@@ -18,6 +18,7 @@ from torana.schedules import NewSchedule
 _PLACE = "/v1/schedules"
 _MISSING = "There is no such schedule."
 _ENDED = "The schedule has ended."
+_NOT_ACTIVE = "The schedule has ended or is paused."
 
 _State = Annotated[
     str,
@@ -128,6 +129,19 @@ async def resume_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     view = current_principal(request).view
     resumed = await services_of(request).schedules.resume(view, schedule_id, act=oversight(request))
     return ScheduleBody.from_schedule(resumed)
+
+
+@router.post(
+    f"{_PLACE}/{{schedule_id}}/run",
+    dependencies=[require_scopes("message", unbound="read")],
+    response_description="The schedule, which is due now.",
+    responses=problem_responses({404: _MISSING, 409: _NOT_ACTIVE}),
+    summary="Run an active schedule now; a rule continues with its next time, a single time is used up",
+)
+async def run_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
+    view = current_principal(request).view
+    due = await services_of(request).schedules.run_now(view, schedule_id, act=oversight(request))
+    return ScheduleBody.from_schedule(due)
 
 
 def _new_schedule(body: ScheduleRequest, principal: Principal) -> NewSchedule:

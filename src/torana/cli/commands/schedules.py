@@ -22,7 +22,7 @@ from torana.messages import EVERYONE, MissedPolicy, ScheduleState
 if TYPE_CHECKING:
     from torana.store.rows.schedules import Schedule
 
-app = new_app("List, add, pause and remove reminders and scheduled tasks.")
+app = new_app("List, add, pause, run and remove reminders and scheduled tasks.")
 
 _Id = Annotated[str, typer.Argument(help="The schedule's id, such as sch_0198….")]
 _SHOWN = 60
@@ -123,6 +123,15 @@ def resume(
     """Resume a schedule. A one-off that was missed runs now."""
     resumed = _ask("POST", schedule_id, "/resume", config, data_dir)
     print_result(f"{schedule_id} is due at {resumed['dueAt']}", resumed, as_json=as_json)
+
+
+@app.command()
+def run(
+    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+) -> None:
+    """Run an active schedule now. A rule continues with its next time; a single time is used up."""
+    due = _ask("POST", schedule_id, "/run", config, data_dir)
+    print_result(f"{schedule_id} runs now", due, as_json=as_json)
 
 
 def _ask(

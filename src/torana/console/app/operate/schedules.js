@@ -32,7 +32,7 @@ export function SchedulesView({ query }) {
     { key: "turnId", label: t("label.turn"), cell: (one) => one.turnId && html`<a href=${turnHref(one.turnId)}>${t("turn.details")}</a>` },
     { key: "reason", label: t("label.reason"), kind: "long" },
     { key: "act", label: "", cell: (one) => can("message") && html`<span class="row-actions">
-      ${one.state === "active" && html`<${Action} compact label=${t("schedules.pause")} act=${post(one, "pause")} />`}
+      ${one.state === "active" && html`<${Action} compact label=${t("schedules.run")} act=${post(one, "run")} /><${Action} compact label=${t("schedules.pause")} act=${post(one, "pause")} />`}
       ${one.state === "paused" && html`<${Action} compact label=${t("schedules.resume")} act=${post(one, "resume")} />`}
       <${ConfirmedAction} label=${t("action.remove")} question=${t("schedules.remove_question")} act=${async () => { await client.delete(path(one)); await list.reload(); }} /></span>` },
   ];
