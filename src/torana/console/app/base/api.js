@@ -1,5 +1,5 @@
 /** An error of the gateway (RFC 9457), or a failed connection with the code `connection_failed`. */
-export class Problem extends Error {
+class Problem extends Error {
   constructor({ status, code, detail, errors, retryAfterMs }) {
     super(detail);
     this.status = status;

@@ -2,7 +2,7 @@ import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useStat
 import { segment } from "../base/api.js";
 import { useSignedIn } from "../base/context.js";
 import { t } from "../base/i18n.js";
-import { go, href } from "../base/router.js";
+import { go } from "../base/router.js";
 import { useStore } from "../base/store.js";
 import { ProblemNote, Spinner } from "../parts/controls.js";
 import { Composer } from "./composer.js";

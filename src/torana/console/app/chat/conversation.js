@@ -48,10 +48,6 @@ export class Conversation {
     this.#stop.abort();
   }
 
-  get running() {
-    return this.state.value.turns.find((turn) => turn.status === "running" || turn.status === "waiting");
-  }
-
   /** Load a session with its newest messages, or with those around a hit: `page` and `before` are cursors of it. */
   async open(sessionId, { page = null, before = null } = {}) {
     this.state.update({ isLoading: true, problem: null });

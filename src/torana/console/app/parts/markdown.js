@@ -96,7 +96,7 @@ function safeRenderer(root, parserOf) {
   };
 }
 
-export function isHarmless(address) {
+function isHarmless(address) {
   try {
     return SCHEMES.has(new URL(address).protocol);
   } catch {

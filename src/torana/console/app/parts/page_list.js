@@ -99,7 +99,7 @@ function ExportButtons({ name, columns, all }) {
 }
 
 /** Return CSV (RFC 4180). A leading character that spreadsheets read as a formula is quoted with an apostrophe. */
-export function csv(columns, items) {
+function csv(columns, items) {
   const rows = [columns.filter((column) => column.label).map((column) => column.label)];
   for (const item of items) rows.push(columns.filter((column) => column.label).map((column) => exported(column, item)));
   return rows.map((row) => row.map(csvCell).join(",")).join("\r\n") + "\r\n";
