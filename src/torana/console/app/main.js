@@ -4,6 +4,7 @@ import { SignedIn } from "./base/context.js";
 import { applyLanguage, language, problemText, t } from "./base/i18n.js";
 import { Live } from "./base/live.js";
 import { go, route } from "./base/router.js";
+import { local, session } from "./base/storage.js";
 import { Store, useStore } from "./base/store.js";
 import { ProblemNote, Spinner } from "./parts/controls.js";
 import { applyScheme } from "./parts/preferences.js";
@@ -29,12 +30,12 @@ function App() {
         return { step: "signed-out", notice: t("signin.code_failed", { detail: problemText(problem) }) };
       }
     }
-    const stored = sessionStorage.getItem(STORED);
+    const stored = session.get(STORED);
     try {
       return await enter(stored);
     } catch (problem) {
       if (problem.status === 401) {
-        sessionStorage.removeItem(STORED);
+        session.remove(STORED);
         return { step: "signed-out", notice: stored ? t("signin.ended") : null };
       }
       return { step: "failed", problem };
@@ -43,7 +44,7 @@ function App() {
 
   async function enter(token) {
     const onUnauthorized = () => {
-      sessionStorage.removeItem(STORED);
+      session.remove(STORED);
       setState((now) => {
         if (now.step === "signed-in") now.live.close();
         return { step: "signed-out", notice: now.step === "signed-in" ? t("signin.ended") : now.notice };
@@ -53,20 +54,20 @@ function App() {
     const client = new Client({ token, onUnauthorized });
     const can = (scope) => me.scopes.includes(scope);
     const mayName = me.userId === null && can("impersonate");
-    const user = new Store(mayName ? localStorage.getItem(STORED_USER) ?? me.name : me.userId);
-    user.subscribe((name) => localStorage.setItem(STORED_USER, name));
+    const user = new Store(mayName ? local.get(STORED_USER) ?? me.name : me.userId);
+    user.subscribe((name) => local.set(STORED_USER, name));
     return { step: "signed-in", client, me, can, user, mayName, live: new Live(client, me.name), hasToken: token !== null };
   }
 
   async function signIn(token, isKept) {
     const entered = await enter(token);
-    if (isKept) sessionStorage.setItem(STORED, token);
+    if (isKept) session.set(STORED, token);
     setState(entered);
   }
 
   function signOut() {
     state.live.close();
-    sessionStorage.removeItem(STORED);
+    session.remove(STORED);
     setState({ step: "signed-out", notice: null });
   }
 

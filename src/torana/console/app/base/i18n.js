@@ -1,4 +1,5 @@
 import { texts } from "./page_data.js";
+import { local } from "./storage.js";
 import { Store } from "./store.js";
 
 const STORED = "torana.language";
@@ -14,7 +15,7 @@ export const language = new Store(initialLanguage());
 export const languageCodes = Object.keys(languages);
 
 export function setLanguage(code) {
-  localStorage.setItem(STORED, code);
+  local.set(STORED, code);
   applyLanguage(code);
 }
 
@@ -42,7 +43,7 @@ export function problemText(problem) {
 }
 
 function initialLanguage() {
-  const wanted = [localStorage.getItem(STORED), ...navigator.languages];
+  const wanted = [local.get(STORED), ...navigator.languages];
   const codes = wanted.filter(Boolean).map((tag) => tag.slice(0, 2).toLowerCase());
   return codes.find((code) => code in languages) ?? "en";
 }

@@ -94,7 +94,7 @@ export function Dialog({ title, onClose, children, wide = false }) {
   useEffect(() => {
     const before = document.activeElement;
     element.current.showModal();
-    return () => before?.focus?.();
+    return () => (before?.isConnected ? before : document.getElementById("main"))?.focus();
   }, []);
   return html`<dialog class=${wide ? "dialog wide" : "dialog"} ref=${element} aria-label=${title} onClose=${onClose}
     onClick=${(event) => event.target === element.current && element.current.close()}>

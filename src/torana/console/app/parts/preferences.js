@@ -1,12 +1,13 @@
 import { html } from "../base/view.js";
 import { language, languageCodes, setLanguage, t } from "../base/i18n.js";
 import { useSignedIn } from "../base/context.js";
+import { local } from "../base/storage.js";
 import { Store, useStore } from "../base/store.js";
 import { Dialog, Field, Form } from "./controls.js";
 
 const STORED = "torana.scheme";
 const NAMES = { en: "English", de: "Deutsch", zh: "中文" };
-const scheme = new Store(localStorage.getItem(STORED) ?? "auto");
+const scheme = new Store(local.get(STORED) ?? "auto");
 
 /** Show the page in the chosen colour scheme, or in that of the system. */
 export function applyScheme(value = scheme.value) {
@@ -35,7 +36,7 @@ export function UserDialog({ onClose }) {
 export function SchemeChoice() {
   const current = useStore(scheme);
   function choose(value) {
-    localStorage.setItem(STORED, value);
+    local.set(STORED, value);
     scheme.set(value);
     applyScheme(value);
   }
