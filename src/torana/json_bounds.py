@@ -26,17 +26,21 @@ def has_more_values(text: bytes | bytearray, limit: int) -> bool:
 def count_values(text: bytes | bytearray, limit: int) -> int:
     """Return an upper bound of the number of values in a JSON text, or ``limit + 1`` if there may be more.
 
-    Names of fields do not count. Takes linear time, also for a text that is not JSON.
+    Names of fields do not count, but a value has at most one. Takes linear time, also for a text that is not
+    JSON.
     """
     starts = sum(map(text.count, _STARTS))
     if starts < limit:
         return starts + 1
     # Some of these bytes may be in strings.
-    found = 1
+    found, strings = 1, 0
     for token in _TOKEN.finditer(text):
-        found += token[0] in _STARTS
-        if found > limit:
-            break
+        if token[0] in _STARTS:
+            found += 1
+        else:
+            strings += 1
+        if found > limit or strings > 2 * limit:
+            return limit + 1
     return found
 
 

@@ -17,6 +17,9 @@ FILES_LIMIT, FILE_LIMIT = 5, 3_750_000
 #: Characters without a width or a place of their own, which make one name look like another.
 _UNSEEN = char_class("\t\n\r", HIDDEN, JOINERS)
 
+#: Maximum characters of a name that are read.
+_NAME_LIMIT = 1_000
+
 #: First bytes of files, and their media types (WebP is checked separately).
 _BEGINNINGS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -29,7 +32,7 @@ _BEGINNINGS = (
 
 def shown_name(name: str) -> str:
     """Return a name as one short line without invisible characters."""
-    whole = name.encode("utf-8", "replace").decode()
+    whole = name[:_NAME_LIMIT].encode("utf-8", "replace").decode()
     return " ".join(_UNSEEN.sub(" ", normalize("NFC", whole)).split())[:64]
 
 

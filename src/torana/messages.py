@@ -117,6 +117,11 @@ class Principal:
         return None if self.token is None else self.name.partition(":")[2]
 
     @property
+    def sharer(self) -> str:
+        """Return the name for shares of slots; a sign-in has the name of its token."""
+        return self.user or self.token or self.name
+
+    @property
     def view(self) -> str:
         """Return the owner whose rows the principal may read: its own, or ``EVERYONE``."""
         return EVERYONE if "admin" in self.scopes else self.owner

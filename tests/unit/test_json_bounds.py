@@ -54,6 +54,11 @@ def test_each_container_counts_at_most_twice(document: Any) -> None:
     assert not has_more_values(text, 2 * values_of(document))
 
 
+@pytest.mark.parametrize("strings", [b'""', b'"":', rb'"\\"', b'"\n'])
+def test_more_strings_than_values_and_names_are_too_many(strings: bytes) -> None:
+    assert has_more_values(strings * 21 + b'"[[[[[[[[[["', 10)
+
+
 @pytest.mark.parametrize("text", [b'["' + b",[{" * 1_000 + b'"]', b'["' + rb"\",[" * 1_000 + b'"]'])
 def test_values_in_strings_do_not_count(text: bytes) -> None:
     assert count_values(text, 10) == 2

@@ -97,3 +97,5 @@ class Services:
     keep_alive: float = 15.0
     #: Bodies with files that are read at a time: each may occupy some 20 MB.
     uploads: FairSlots = field(default_factory=lambda: FairSlots(total=8, per_user=2))
+    #: Searches at a time: each may occupy a thread for a second.
+    searches: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))

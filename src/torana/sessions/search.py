@@ -6,13 +6,14 @@ index. The index finds turns; the words in their texts are located here.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torana.aio import run_uncancellable
 from torana.errors import InvalidField
 from torana.paging import NUMBER_KEY, Page, cut, read_cursor
 from torana.sessions.listing import SessionMessage, messages_of
@@ -22,13 +23,16 @@ from torana.store.engine.tokenizer import TEXT_LIMIT, last_characters, words
 from torana.store.rows.reports import message_index
 from torana.store.rows.reports.message_index import Words
 
-#: Turns that one search indexes, in total and at a time.
-_MOST, _BATCH = 1_000, 50
+#: Turns that one search indexes, in total and at a time, and the seconds after which it ends.
+_MOST, _BATCH = 1_000, 10
+_SECONDS = 2.0
 
 #: Characters of a snippet, and of it before the first match.
 _SNIPPET, _BEFORE = 240, 60
 #: Maximum matches of a snippet.
 _MATCHES = 20
+#: Maximum number of different runs of letters in which one search locates its words.
+_RUNS = 20_000
 
 _RUN = re.compile(r"\w+|[^\w\s]")
 
@@ -60,9 +64,9 @@ class Found:
 class MessageSearch:
     """Searches the messages and replies of ended turns."""
 
-    def __init__(self, *, database: Database) -> None:
+    def __init__(self, *, database: Database, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._database = database
-        self._indexing = asyncio.Lock()
+        self._monotonic = monotonic
 
     async def find(
         self, owner: str, query: str, *, session_id: str | None, limit: int, after: str | None
@@ -86,18 +90,21 @@ class MessageSearch:
         )
         rows = await self._database.run(work)
         page = cut(rows, limit, lambda row: int(row["words_row"]), NUMBER_KEY)
-        hits = await asyncio.to_thread(lambda: [_hit(row, wanted) for row in page.items])
+        # Ends with the thread, so that the caller's limit on concurrent searches holds.
+        hits = await run_uncancellable(partial(_hits, page.items, wanted))
         return Found(page=Page(items=hits, next=page.next), complete=complete)
 
     async def _index(self, owner: str) -> bool:
         """Index the owner's newest ended turns that are not indexed; return whether none is left."""
-        async with self._indexing:
-            for _ in range(0, _MOST, _BATCH):
-                rows = await self._database.run(partial(message_index.missing, owner=owner, limit=_BATCH))
-                if not rows:
-                    return True
-                found = await asyncio.to_thread(_words_of_all, rows)
-                await self._database.run(partial(message_index.add, found=found))
+        ends = self._monotonic() + _SECONDS
+        for _ in range(0, _MOST, _BATCH):
+            rows = await self._database.run(partial(message_index.missing, owner=owner, limit=_BATCH))
+            if not rows:
+                return True
+            found = await run_uncancellable(partial(_words_of_all, rows))
+            await self._database.run(partial(message_index.add, found=found))
+            if self._monotonic() > ends:
+                break
         return not await self._database.run(partial(message_index.missing, owner=owner, limit=1))
 
 
@@ -111,10 +118,42 @@ def _words_of(row: Mapping[Any, Any]) -> Words:
     return Words(turn_id=row["id"], words=" ".join(dict.fromkeys(found)))
 
 
-def _hit(row: Mapping[Any, Any], wanted: Sequence[str]) -> MessageHit:
+def _hits(rows: Sequence[Mapping[Any, Any]], wanted: Sequence[str]) -> list[MessageHit]:
+    runs = _Runs(wanted)
+    return [_hit(row, runs) for row in rows]
+
+
+class _Runs:
+    """Locates the wanted words in runs of letters. Each different run is read once."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self._wanted = wanted
+        self._beginnings = {term[:2] for term in wanted}
+        self._known: dict[str, list[tuple[str, int, int]]] = {}
+
+    def matching(self, text: str) -> Mapping[str, list[tuple[str, int, int]]]:
+        """Return the runs of a text that contain words, with their places in order.
+
+        New runs after ``_RUNS`` others are left out.
+        """
+        different = set(_RUN.findall(text, 0, TEXT_LIMIT))
+        return {run: found for run in different if (found := self._places_in(run))}
+
+    def _places_in(self, run: str) -> list[tuple[str, int, int]]:
+        found = self._known.get(run)
+        if found is not None or len(self._known) >= _RUNS:
+            return found or []
+        folded = run.casefold()
+        is_other = folded.isascii() and folded[:2] not in self._beginnings
+        found = [] if is_other else sorted(_within(run, folded, self._wanted), key=lambda place: place[1])
+        self._known[run] = found
+        return found
+
+
+def _hit(row: Mapping[Any, Any], runs: _Runs) -> MessageHit:
     """Return the hit of a turn's row: its message with the most of the words."""
     messages = messages_of(row)
-    places = [_places(message.content, wanted) for message in messages]
+    places = [_places(message.content, runs) for message in messages]
     best = max(range(len(messages)), key=lambda index: len(places[index][1]))
     message, matches = messages[best], places[best][0]
     start = max(0, matches[0][0] - _BEFORE) if matches else 0
@@ -130,18 +169,14 @@ def _hit(row: Mapping[Any, Any], wanted: Sequence[str]) -> MessageHit:
     )
 
 
-def _places(text: str, wanted: Sequence[str]) -> tuple[list[tuple[int, int]], set[str]]:
+def _places(text: str, runs: _Runs) -> tuple[list[tuple[int, int]], set[str]]:
     """Return the first places of the words in a text, and the words that are there."""
     places: list[tuple[int, int]] = []
     seen: set[str] = set()
-    beginnings = {term[:2] for term in wanted}
-    for run in _RUN.finditer(text, 0, TEXT_LIMIT):
-        folded = run[0].casefold()
-        if folded.isascii() and folded[:2] not in beginnings:
-            continue
-        within = _within(run[0], folded, wanted)
-        seen |= {term for term, _, _ in within}
-        for _, start, end in sorted(within, key=lambda place: place[1]):
+    matching = runs.matching(text)
+    for run in _RUN.finditer(text, 0, TEXT_LIMIT) if matching else ():
+        for term, start, end in matching.get(run[0], ()):
+            seen.add(term)
             _merge(places, run.start() + start, run.start() + end)
         if len(places) >= _MATCHES:
             break

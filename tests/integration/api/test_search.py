@@ -1,5 +1,7 @@
 """Search over messages: words in any order, in every script, and only in the caller's own messages."""
 
+import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,6 +11,8 @@ import sqlalchemy as sa
 
 from torana.app import App
 from torana.errors import ModelFailed
+from torana.messages import GATEWAY_OWNER
+from torana.sessions.search import MessageSearch
 from torana.store.engine.tables import turns
 from torana.testing import ScriptedModel
 
@@ -125,6 +129,26 @@ async def test_messages_of_the_same_time_are_all_found(gateway: Gateway):
     moment = sa.select(sa.func.max(turns.c.created_at)).scalar_subquery()
     await app.database.run(lambda c: c.execute(sa.update(turns).values(created_at=moment)))
     assert len(await search(client, "apple")) == 3
+
+
+async def test_searches_of_one_user_leave_slots_for_others(start: Start):
+    app, client = await start(gateway_token=OPERATOR["Authorization"].removeprefix("Bearer "))
+    made = await client.post("/v1/tokens", json={"user": "ana"}, headers=OPERATOR)
+    of_ana = {"Authorization": f"Bearer {made.json()['token']}"}
+    async with app.services.searches.slot("ana"):
+        waiting = asyncio.create_task(search(client, "apple", headers=of_ana))
+        assert await search(client, "apple", headers=OPERATOR) == []
+        assert not waiting.done()
+    assert await waiting == []
+
+
+async def test_indexing_ends_after_some_seconds(gateway: Gateway):
+    app, client = gateway
+    for number in range(11):
+        await say(client, f"apple {number}", str(number))
+    slow = MessageSearch(database=app.database, monotonic=itertools.count(step=10).__next__)
+    found = await slow.find(GATEWAY_OWNER, "apple", session_id=None, limit=20, after=None)
+    assert (len(found.page.items), found.complete) == (10, False)
 
 
 async def test_search_syntax_has_no_effect(client: httpx2.AsyncClient):

@@ -11,6 +11,7 @@ import pytest
 
 from torana.connectors.base import Attachment, ConnectorSettings, TooLarge
 from torana.connectors.runtime.attachments import AttachmentFetcher, MessageFiles
+from torana.message_files import shown_name
 from torana.messages import FileKind
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -236,3 +237,7 @@ async def test_attachment_line_stays_one_line_for_any_name(what: str) -> None:
     assert "\n" not in line
     assert line.isprintable()
     assert len(line.encode()) < 100
+
+
+def test_only_the_beginning_of_a_name_is_read() -> None:
+    assert shown_name("\u200b" * 999 + "report.txt") == "r"

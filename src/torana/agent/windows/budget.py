@@ -21,7 +21,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from torana.agent.request_size import ToolSizes
-from torana.agent.windows.fit import FittedRequest, Parts, fit
+from torana.agent.windows.fit import FittedRequest, Parts, fit, without_files
 from torana.limits.request_parts import add_parts
 from torana.messages import InputParts
 from torana.models.builtin import BuiltinModel
@@ -107,8 +107,11 @@ class ContextBudget:
         return settings if limit <= left else {**settings, "max_tokens": left}
 
     def learn(self, estimated: Parts, reported: int) -> None:
-        """Correct the estimate by the input tokens that a provider reported for a request."""
-        if reported <= 0 or estimated.total < _TELLING_TOKENS:
+        """Correct the estimate by the input tokens that a provider reported for a request without files.
+
+        One user's files must not make the requests of all users smaller.
+        """
+        if reported <= 0 or estimated.files or estimated.total < _TELLING_TOKENS:
             return
         lowest, highest = _FACTORS
         factor = min(max(reported / estimated.total * _MARGIN, lowest), highest)
@@ -116,17 +119,19 @@ class ContextBudget:
         self._factor += (factor - self._factor) * step
 
     def shrink(self, overflow: Overflow, estimated: Parts) -> None:
-        """Make the requests smaller after the provider refused one."""
+        """Make the requests smaller after the provider refused one; with files, only to a stated window."""
         self._questions = _QUESTIONS
         if overflow.window is not None and overflow.window < (self._window or overflow.window + 1):
             self._window = overflow.window
+        _log.warning("context_window_exceeded", extra={"window": self._window, "asked": overflow.asked})
         asked = overflow.asked or 0
+        if estimated.files:
+            return
         if asked > self._tokens(estimated.total):
             self.learn(estimated, asked)
         elif overflow.window is None or self._tokens(estimated.total) <= overflow.window:
             # The estimate or the window is wrong, and the provider does not say which.
             self._window = int(self._tokens(estimated.total) * _SMALLER)
-        _log.warning("context_window_exceeded", extra={"window": self._window, "asked": overflow.asked})
 
     def _room(self) -> int | None:
         """Return the estimated tokens that a request may have, without the room for the answer."""
@@ -223,12 +228,15 @@ def _smaller(
     messages: Sequence[ModelMessage],
     parameters: ModelRequestParameters,
 ) -> FittedRequest:
-    """Return a smaller request than the refused one. Raises the error if that was not the reason."""
+    """Return a smaller request than the refused one, without its files.
+
+    Raises the error if its size was not the reason.
+    """
     overflow = overflow_of(error)
     if overflow is None:
         raise error
     budget.shrink(overflow, refused.parts)
-    return budget.fit(messages, parameters)
+    return budget.fit(without_files(messages) if refused.parts.files else messages, parameters)
 
 
 async def _followed(

@@ -28,7 +28,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from torana.agent.request_size import message_tokens
+from torana.agent.request_size import files_in, message_tokens
 from torana.limits.request_tokens import likely_tokens
 from torana.sessions import history
 from torana.sessions.cutting import first_kept
@@ -43,17 +43,24 @@ _LEAST_CHARS = 40
 #: The name of the only argument of a call whose arguments are shortened; a request contains an object for them.
 _SHORTENED_ARGUMENTS = "arguments"
 
+#: The text in place of a file.
+_LEFT_OUT = "[This file does not fit into the model's context window.]"
+
 #: How many times the newest texts are shortened further before the request is sent as it is.
 _ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The estimated tokens of a request: instructions, tool definitions, and all messages."""
+    """The estimated tokens of a request: instructions, tool definitions, and all messages.
+
+    ``files`` is the share of pictures and PDF files in the messages; the real number may be many times larger.
+    """
 
     instructions: int
     tools: int
     messages: int
+    files: int = 0
 
     @property
     def total(self) -> int:
@@ -87,6 +94,7 @@ def fit(
         instructions=_instruction_tokens(messages, parameters),
         tools=tool_tokens(parameters.function_tools),
         messages=message_tokens(messages),
+        files=files_in(messages).likely,
     )
     if room is None or parts.total <= room:
         return FittedRequest(messages=list(messages), parameters=parameters, parts=parts)
@@ -98,10 +106,31 @@ def fit(
     return FittedRequest(
         messages=kept,
         parameters=replace(fitted, function_tools=tools),
-        parts=Parts(instructions=instructions, tools=fixed - instructions, messages=message_tokens(kept)),
+        parts=Parts(
+            instructions=instructions,
+            tools=fixed - instructions,
+            messages=message_tokens(kept),
+            files=files_in(kept).likely,
+        ),
         turns_left_out=turns_left_out,
         tools_left_out=len(fitted.function_tools) - len(tools),
     )
+
+
+def without_files(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the messages with a line in place of each file."""
+    return [
+        _with_parts(message, [_without_files(part) for part in message.parts])
+        if isinstance(message, ModelRequest)
+        else message
+        for message in messages
+    ]
+
+
+def _without_files(part: ModelRequestPart) -> ModelRequestPart:
+    if not isinstance(part, UserPromptPart) or isinstance(part.content, str):
+        return part
+    return replace(part, content=[_LEFT_OUT if isinstance(one, BinaryContent) else one for one in part.content])
 
 
 def _instruction_tokens(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
@@ -245,7 +274,7 @@ def _short_item(item: UserContent, limit: int) -> UserContent:
         case TextContent():
             return replace(item, content=_shortened(item.content, limit))
         case BinaryContent():
-            return "[This file does not fit into the model's context window.]"
+            return _LEFT_OUT
         case _:
             return item
 

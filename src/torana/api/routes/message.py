@@ -60,7 +60,7 @@ async def _inbound(request: Request, services: Services) -> Inbound:
 async def _inbound_with_files(request: Request, services: Services) -> Inbound:
     principal: Principal = request.state.principal
     key = read_key(request.headers.getlist("idempotency-key"))
-    async with services.uploads.slot(principal.user or principal.name):
+    async with services.uploads.slot(principal.sharer):
         document = await read_object(request, within=services.body_timeout, limit=BODY_LIMIT)
         found = parse_files(document, services.takes)
     inbound = parse_message(document, principal)

@@ -234,11 +234,13 @@ async def search(
     limit: Limit = "20",
     after: After = "",
 ) -> SearchBody:
-    found = await services_of(request).search.find(
-        current_principal(request).view,
-        q,
-        session_id=session_id or None,
-        limit=min(page_size(limit), _HITS),
-        after=after or None,
-    )
+    services, principal = services_of(request), current_principal(request)
+    async with services.searches.slot(principal.sharer):
+        found = await services.search.find(
+            principal.view,
+            q,
+            session_id=session_id or None,
+            limit=min(page_size(limit), _HITS),
+            after=after or None,
+        )
     return SearchBody.from_found(found)

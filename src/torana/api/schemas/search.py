@@ -64,7 +64,7 @@ class SearchBody(Page[HitBody]):
 
     complete: Annotated[
         bool,
-        Field(description="False while older turns are not indexed yet. A search indexes 1,000; search again."),
+        Field(description="False while older turns are not indexed yet. A search indexes some; search again."),
     ]
 
     @classmethod

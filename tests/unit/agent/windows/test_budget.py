@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.messages import BinaryContent, ModelMessage, ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
-from torana.agent.request_size import message_tokens
+from torana.agent.request_size import files_in, message_tokens
 from torana.agent.windows.budget import ContextBudget, fit_requests
 from torana.agent.windows.fit import Parts
 from torana.limits.request_parts import parts_of
@@ -31,6 +31,10 @@ OVERFLOW = ModelHTTPError(
 
 def prompt(size: int) -> list[ModelMessage]:
     return [ModelRequest.user_text_prompt("a word and " * (size // 11))]
+
+
+def with_file(file: BinaryContent) -> ModelRequest:
+    return ModelRequest(parts=[UserPromptPart(["this", file])])
 
 
 def size_of(model: ScriptedModel, number: int = -1) -> int:
@@ -130,6 +134,32 @@ def test_refusal_without_sizes_halves_the_request() -> None:
     here.shrink(Overflow(), parts(4_000))
 
     assert here.window == 2_500
+
+
+def test_request_with_files_changes_neither_the_estimate_nor_the_window() -> None:
+    here = budget()
+    first = here.message_room
+    with_file = Parts(instructions=0, tools=0, messages=4_000, files=2_000)
+    here.learn(with_file, 40_000)
+    here.shrink(Overflow(asked=900_000), with_file)
+    here.shrink(Overflow(), with_file)
+
+    assert (here.window, here.message_room) == (8_000, first)
+
+    here.shrink(Overflow(window=4_000), with_file)
+    assert here.window == 4_000
+
+
+async def test_refused_request_with_a_file_is_sent_once_more_without_it() -> None:
+    model = ScriptedModel([ModelHTTPError(400, "scripted", {"message": "context_length_exceeded"})], "done")
+    [budget] = fit_requests(model, window=100_000, answer=4_096)
+    file = BinaryContent(data=b"%PDF-1.7", media_type="application/pdf")
+
+    await model_request(model, [*prompt(3_000), ModelRequest.user_text_prompt("summarize"), with_file(file)])
+
+    assert files_in(model.requests[0].messages).likely > files_in(model.requests[1].messages).likely == 0
+    assert [*model.requests[1].messages[:2]] == [*model.requests[0].messages[:2]]
+    assert budget.window == 100_000
 
 
 def test_answer_is_limited_to_the_rest_of_the_window() -> None:
