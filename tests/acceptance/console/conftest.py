@@ -27,6 +27,9 @@ OPERATOR = "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"
 WIDE, PHONE = (1280, 800), (360, 740)
 Scheme = Literal["light", "dark"]
 
+# A loaded machine takes longer than Playwright's five seconds.
+expect.set_options(timeout=20_000)
+
 #: The browser reports the 401 of the page itself as an error.
 _EXPECTED = "status of 401"
 
