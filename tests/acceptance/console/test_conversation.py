@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from playwright.sync_api import Dialog, expect
+from playwright.sync_api import expect
 from tests.acceptance.console.conftest import OPERATOR, PHONE, Models, Visit, client, new_token
 
 from torana.testing.openai_server import Answer, Call, ChatRequest, Fault, Reply
@@ -167,6 +167,26 @@ def test_message_interrupts_a_running_turn(serve: Serve, visit: Visits, model: M
     expect(visited.turn(1)).to_contain_text("Then three")
     gate.open()
     expect(visited.turn(0)).to_contain_text("was cancelled")
+
+
+def test_message_steers_a_running_turn(serve: Serve, visit: Visits, model: Models) -> None:
+    gate, numbers = Gate(), count()
+
+    def reply(request: ChatRequest) -> Answer | Reply:
+        if next(numbers) == 0:
+            return Reply(pieces=gate.pieces("One more", " two"))
+        return f"Then {request.text}"
+
+    visited = visit(serve(model(reply)).url, token=OPERATOR)
+    visited.send("count")
+    expect(visited.turn()).to_contain_text("One more")
+    visited.page.get_by_label("While the agent is busy").select_option("steer")
+    visited.send("three")
+    expect(visited.page.locator("article.turn")).to_have_count(2)
+    gate.open()
+
+    expect(visited.turn(0)).to_contain_text("Then three")
+    expect(visited.turn(1)).to_contain_text("took in this message")
 
 
 def test_edited_message_continues_in_a_branch(serve: Serve, visit: Visits) -> None:
@@ -341,77 +361,10 @@ def test_long_conversation_holds_few_elements(serve: Serve, visit: Visits) -> No
     expect(visited.turn()).to_contain_text("199 km")
 
     first = page.locator("article.turn").first
-    while not first.inner_text().startswith("0 km"):
-        before = first.inner_text()
+    while not (first.text_content() or "").startswith("0 km"):
+        before = first.get_attribute("data-turn")
         page.get_by_role("log").evaluate("element => { element.scrollTop = 0 }")
-        page.wait_for_function(
-            "before => document.querySelector('article.turn').innerText !== before", arg=before
-        )
+        expect(first).not_to_have_attribute("data-turn", before or "")
         assert page.locator("article.turn").count() <= 150
     page.get_by_role("button", name="Jump to the newest messages").click()
     expect(visited.turn()).to_contain_text("199 km")
-
-
-def test_text_of_others_runs_nothing(serve: Serve, visit: Visits, model: Models) -> None:
-    payloads = [
-        "<script>window.taken = 1</script>",
-        "<img src=x onerror='window.taken = 1'>",
-        "<svg onload='window.taken = 1'>",
-        "[go](javascript:window.taken=1)",
-        "![pixel](https://attacker.example/pixel.png)",
-        "[x](data:text/html,<script>window.taken=1</script>)",
-        '<section class="approval is-open"><button>Allow once</button></section>',
-        "</script><script>window.taken = 1</script>",
-        "<iframe src='javascript:parent.taken=1'></iframe>",
-        "<a href='javascript:window.taken=1'>link</a>",
-        "<form action='https://attacker.example'><input name=q autofocus onfocus='window.taken=1'></form>",
-        "<base href='https://attacker.example/'>",
-        "<style>@import 'https://attacker.example/x.css';</style>",
-        "<meta http-equiv='refresh' content='0;url=https://attacker.example'>",
-        "`<img src=x onerror=window.taken=1>`",
-        "```html\n<script>window.taken = 1</script>\n```",
-        "| <img src=x onerror=window.taken=1> |\n|---|\n| <script>window.taken=1</script> |",
-        "[a](  javascript:window.taken=1  )",
-        "[b](JaVaScRiPt:window.taken=1)",
-        "[c](java\tscript:window.taken=1)",
-        "[d](//attacker.example/x)",
-        "[e](blob:https://attacker.example/x)",
-        "[f](vbscript:window.taken=1)",
-        "<javascript:window.taken=1>",
-        "javascript:window.taken=1",
-        "\u202e gnp.exe \u2066",
-        "{{constructor.constructor('window.taken=1')()}}",
-        "${window.taken=1}",
-        "__proto__",
-        "$$\\href{javascript:window.taken=1}{x}$$",
-    ]
-    name = "<img src=x onerror=window.taken=1>.txt"
-
-    gateway = serve(model(lambda request: request.text))
-    visited = visit(gateway.url, token=OPERATOR)
-    page = visited.page
-    dialogs: list[Dialog] = []
-    page.on("dialog", lambda dialog: dialogs.append(dialog))
-    for payload in payloads:
-        visited.send(payload)
-        expect(visited.turn().locator(".turn-footer")).to_be_visible()
-    page.locator("input[type=file]").set_input_files([{"name": name, "mimeType": "text/plain", "buffer": b"x"}])
-    visited.send("file")
-    expect(visited.turn()).to_contain_text(name)
-
-    with client(gateway) as operator:
-        (session,) = operator.get("/v1/sessions").json()["items"]
-        for payload in payloads:
-            operator.patch(f"/v1/sessions/{session['id']}", json={"title": payload[:90]})
-        operator.post("/v1/users/ana/memories", json={"text": payloads[1]}).raise_for_status()
-    for view in ("turns", "sessions", "memories?user=ana", "audit", "logs", "users", "usage?by=channel"):
-        visited.open_view(view)
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-
-    assert page.evaluate("() => window.taken") is None
-    assert dialogs == []
-    visited.open_view(f"chat/{session['id']}")
-    expect(visited.turn()).to_contain_text("file")
-    assert page.locator("section.approval").count() == 0
-    links: list[str] = page.locator(".transcript a").evaluate_all("all => all.map(one => one.protocol)")
-    assert set(links) <= {"http:", "https:", ":"}

@@ -85,6 +85,17 @@ function takeCode() {
   return query.code ?? null;
 }
 
+/** Show the icon of the tab. Its address is no link of the page, so that every link works under a prefix. */
+function showIcon() {
+  const drawing = `<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'><path d='M3 8c9 3 17 3 26 0M6 12v16M26 12v16M6 15h20'
+    fill='none' stroke='#4f6d5b' stroke-width='3.5' stroke-linecap='round'/></svg>`;
+  const icon = document.createElement("link");
+  icon.rel = "icon";
+  icon.href = `data:image/svg+xml,${encodeURIComponent(drawing)}`;
+  document.head.append(icon);
+}
+
+showIcon();
 applyLanguage();
 applyScheme();
 render(html`<${App} />`, document.getElementById("app"));

@@ -7,7 +7,7 @@ import { useStore } from "../base/store.js";
 import { ProblemNote, Spinner } from "../parts/controls.js";
 import { Composer } from "./composer.js";
 import { Conversation, isOpen } from "./conversation.js";
-import { TurnView } from "./message.js";
+import { Turn } from "./message.js";
 import { SessionDialog, sessionTitle, sessionsChanged } from "./session_list.js";
 
 /** A conversation with the agent: its turns, and the box for the next message. */
@@ -30,18 +30,18 @@ export function Chat({ sessionId, turnId, page, before, fresh }) {
     }
   }, [session?.id]);
 
-  async function fork(turn) {
+  const fork = useCallback(async (turn) => {
     const made = await conversation.fork(turn.id);
     sessionsChanged();
     go(`chat/${segment(made.id)}`);
-  }
+  }, [conversation]);
 
-  async function edit(turn) {
+  const edit = useCallback(async (turn) => {
     setDraft({ text: turn.text, files: [] });
     const made = await conversation.forkBefore(turn.id);
     sessionsChanged();
     go(made ? `chat/${segment(made.id)}` : "chat", made ? {} : { fresh: turn.id });
-  }
+  }, [conversation]);
 
   return html`<section class="chat">
     <header class="view-header">
@@ -80,31 +80,37 @@ function Transcript({ conversation, marked, onFork, onEdit }) {
   const { turns, older, newer, isLoading } = useStore(conversation.state);
   const frame = useRef(null);
   const isAtEnd = useRef(true);
-  const before = useRef({ first: null, height: 0 });
+  const before = useRef({ first: null, top: 0, isMarkShown: false });
   const shown = turns.filter((turn) => turn.text || turn.reply || isOpen(turn));
 
   useLayoutEffect(() => {
     const element = frame.current;
-    const first = shown[0]?.id ?? null;
-    if (marked && !before.current.marked && element.querySelector(`[data-turn="${CSS.escape(marked)}"]`)) {
-      element.querySelector(`[data-turn="${CSS.escape(marked)}"]`).scrollIntoView({ block: "start" });
-      before.current.marked = true;
+    const turnOf = (id) => element.querySelector(`[data-turn="${CSS.escape(id)}"]`);
+    const { first, isMarkShown } = before.current;
+    const mark = marked && !isMarkShown ? turnOf(marked) : null;
+    if (mark) {
+      mark.scrollIntoView({ block: "start" });
+      before.current.isMarkShown = true;
       isAtEnd.current = false;
     } else if (isAtEnd.current) element.scrollTop = element.scrollHeight;
-    else if (first !== before.current.first) element.scrollTop += element.scrollHeight - before.current.height;
-    Object.assign(before.current, { first, height: element.scrollHeight });
+    else if (first && first !== shown[0]?.id) turnOf(first)?.scrollIntoView({ block: "start" }); // earlier turns were added
+    before.current.first = shown[0]?.id;
   });
 
   useEffect(() => {
     // Turns outside of the view get their true heights only when they are drawn.
-    const observer = new ResizeObserver(() => { if (isAtEnd.current) frame.current.scrollTop = frame.current.scrollHeight; });
-    observer.observe(frame.current.firstElementChild);
+    const element = frame.current;
+    const observer = new ResizeObserver(() => { if (isAtEnd.current) element.scrollTop = element.scrollHeight; });
+    observer.observe(element.firstElementChild);
     return () => observer.disconnect();
   }, []);
 
   const onScroll = useCallback(() => {
     const element = frame.current;
-    isAtEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < 60;
+    // Turns that grow move the end away; only a reader who scrolls up leaves it.
+    if (element.scrollHeight - element.scrollTop - element.clientHeight < 60) isAtEnd.current = true;
+    else if (element.scrollTop < before.current.top) isAtEnd.current = false;
+    before.current.top = element.scrollTop;
     if (element.scrollTop < 200) conversation.loadOlder();
     if (isAtEnd.current) conversation.loadNewer();
   }, [conversation]);
@@ -113,7 +119,7 @@ function Transcript({ conversation, marked, onFork, onEdit }) {
     <div class="transcript-column">
       ${older && html`<button type="button" class="button plain compact" disabled=${isLoading} onClick=${() => conversation.loadOlder()}>${t("chat.older")}</button>`}
       ${isLoading && shown.length === 0 && html`<${Spinner} />`}
-      ${shown.map((turn) => html`<${TurnView} key=${turn.id} turn=${turn} conversation=${conversation} isMarked=${turn.id === marked} onFork=${onFork} onEdit=${onEdit} />`)}
+      ${shown.map((turn) => html`<${Turn} key=${turn.id} turn=${turn} conversation=${conversation} isMarked=${turn.id === marked} onFork=${onFork} onEdit=${onEdit} />`)}
     </div>
   </div>`;
 }

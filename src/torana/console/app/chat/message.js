@@ -1,7 +1,8 @@
-import { html, useState } from "../base/view.js";
+import { html, useMemo, useState } from "../base/view.js";
 import { segment } from "../base/api.js";
 import { useSignedIn } from "../base/context.js";
-import { t, plural } from "../base/i18n.js";
+import { language, plural, t } from "../base/i18n.js";
+import { useStore } from "../base/store.js";
 import { bytes, fullTime, money, time } from "../base/format.js";
 import { Action, ProblemNote, State } from "../parts/controls.js";
 import { copyText } from "../parts/copy.js";
@@ -9,8 +10,14 @@ import { Markdown } from "../parts/markdown.js";
 import { isOpen } from "./conversation.js";
 import { ApprovalCard } from "./approval_card.js";
 
+/** A turn, which is drawn again only if it changed: an answer that grows changes many times a second. */
+export function Turn(parts) {
+  useStore(language);
+  return useMemo(() => html`<${TurnView} ...${parts} />`, [...Object.values(parts), language.value]);
+}
+
 /** A message and its answer, with tool calls, approvals and what can be done about them. */
-export function TurnView({ turn, conversation, onFork, onEdit, isMarked }) {
+function TurnView({ turn, conversation, onFork, onEdit, isMarked }) {
   const { can } = useSignedIn();
   return html`<article class="turn ${isMarked ? "is-marked" : ""}" data-turn=${turn.id} aria-busy=${isOpen(turn)}>
     <div class="message user">

@@ -70,9 +70,11 @@ export function TokensView() {
       <${ConfirmedAction} label=${t("tokens.revoke")} question=${t("tokens.revoke_question")} act=${async () => { await client.delete(`v1/tokens/${segment(token.id)}`); await list.reload(); }} /></span>` },
   ];
   return html`<${View} title=${t("tokens.title")} controls=${html`<button type="button" class="button primary" onClick=${() => setCreating(true)}>${t("tokens.create")}</button>`}>
-    ${issued && html`<section class="note" role="status"><p>${t("tokens.once")}</p><${Copyable} text=${issued.token} label=${t("signin.token")} /></section>`}
     <${ListTable} name="tokens" caption=${t("tokens.title")} list=${list} columns=${columns} empty=${{ title: t("tokens.none"), hint: t("tokens.none_hint") }} />
     ${isCreating && html`<${TokenDialog} onClose=${() => setCreating(false)} create=${async (body) => show(await client.post("v1/tokens", body))} />`}
+    ${issued && html`<${Dialog} title=${issued.label || issued.id} onClose=${() => setIssued(null)}>
+      <p>${t("tokens.once")}</p><${Copyable} text=${issued.token} label=${t("signin.token")} />
+    <//>`}
   <//>`;
 }
 

@@ -1,0 +1,87 @@
+"""Texts of models, users, tools and files run no script, load nothing foreign, and fake no approval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from playwright.sync_api import Page, expect
+from tests.acceptance.console.conftest import OPERATOR, Models, Visit, client
+from tests.acceptance.console.payloads import PAYLOADS
+
+from torana.testing.openai_server import Answer, Call, ChatRequest
+
+if TYPE_CHECKING:
+    from tests.acceptance.conftest import Gateway
+
+Serve = Callable[..., "Gateway"]
+Visits = Callable[..., Visit]
+
+#: The views that show names and texts of others.
+VIEWS = ("turns", "sessions", "approvals", "schedules", "users", "tokens", "audit", "logs", "usage?by=channel")
+
+NAME = "<img src=x onerror=window.taken=1>.txt"
+
+
+def check_page(page: Page) -> None:
+    """Check that nothing ran, and that each link has a harmless scheme."""
+    assert page.evaluate("() => window.taken") is None
+    links: list[str] = page.locator(".main a").evaluate_all("all => all.map(one => one.protocol)")
+    assert set(links) <= {"http:", "https:", ":"}
+
+
+def test_messages_and_answers_run_nothing(serve: Serve, visit: Visits, model: Models) -> None:
+    visited = visit(serve(model(lambda request: request.text)).url, token=OPERATOR)
+    page = visited.page
+    page.on("dialog", lambda dialog: visited.faults.append(f"a dialog: {dialog.message}"))
+    for payload in PAYLOADS:
+        visited.send(payload)
+        expect(visited.turn().locator(".turn-footer")).to_be_visible()
+        check_page(page)
+    file: Any = {"name": NAME, "mimeType": "text/plain", "buffer": b"x"}
+    page.locator("input[type=file]").set_input_files([file])
+    visited.send("file")
+    expect(visited.turn().locator(".turn-footer")).to_be_visible()
+    expect(visited.turn()).to_contain_text(NAME)
+
+    check_page(page)
+    assert len(PAYLOADS) == 50
+    assert page.locator(".approval").count() == 0
+
+
+def test_arguments_and_results_of_tools_run_nothing(serve: Serve, visit: Visits, model: Models) -> None:
+    def reply(request: ChatRequest) -> Answer:
+        return (
+            "done"
+            if request.results
+            else [Call("count_text", {"text": text, "part": text}) for text in PAYLOADS]
+        )
+
+    visited = visit(serve(model(reply)).url, token=OPERATOR)
+    visited.send("count")
+    expect(visited.turn().locator(".turn-footer")).to_be_visible()
+    visited.turn().locator("details.tools summary").click()
+
+    expect(visited.turn().locator(".tool-call")).to_have_count(len(PAYLOADS))
+    check_page(visited.page)
+    assert visited.page.locator(".approval").count() == 0
+
+
+def test_names_run_nothing(serve: Serve, visit: Visits) -> None:
+    gateway = serve()
+    with client(gateway) as operator:
+        for payload in PAYLOADS:
+            body = {"content": "hello", "channelId": payload, "userId": payload}
+            session = operator.post("/message", json=body).raise_for_status().json()["sessionId"]
+            operator.patch(f"/v1/sessions/{session}", json={"title": payload[:90]}).raise_for_status()
+            operator.post("/v1/tokens", json={"label": payload, "scopes": ["read"]}).raise_for_status()
+            reminder = {"text": payload, "kind": "remind", "at": "tomorrow at 9"}
+            operator.post("/v1/schedules", json=reminder).raise_for_status()
+    visited = visit(gateway.url, token=OPERATOR)
+    page = visited.page
+    page.on("dialog", lambda dialog: visited.faults.append(f"a dialog: {dialog.message}"))
+    for view in VIEWS:
+        visited.open_view(view)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator(".spinner")).to_have_count(0)
+        check_page(page)
