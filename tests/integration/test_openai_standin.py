@@ -21,7 +21,7 @@ from tests.integration.cli.conftest import heed_signals
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.providers import open_model, probe
 from torana.testing import Call, ChatRequest, Fault, OpenAIStandIn, ScriptedModel
-from torana.testing.openai_server import fixed_phrases
+from torana.testing.openai_server import RawReply, fixed_phrases
 
 HELLO: ChatCompletionUserMessageParam = {"role": "user", "content": "hello there"}
 #: Prevents the client from retrying after a pause.
@@ -471,6 +471,15 @@ async def test_each_fault_is_explained(fault: Fault, told: str, stream: bool):
         await (streamed(open_configured(server), "hello") if stream else answer_of(open_configured(server)))
 
     assert explain(caught.value).detail == told.format(server=address(server))
+
+
+@pytest.mark.parametrize("data", ["[" * 100_000, '{"created":' + "9" * 5_000 + "}"], ids=["deep", "digits"])
+async def test_json_that_python_does_not_read_is_explained(data: str):
+    reply = RawReply(body=[f"data: {data}\n\n".encode()])
+    with OpenAIStandIn(reply=lambda _: reply) as server, pytest.raises(MODEL_ERRORS) as caught:
+        await streamed(open_configured(server), "hello")
+
+    assert "is not valid JSON" in explain(caught.value).detail
 
 
 async def test_cut_stream_is_explained():

@@ -89,5 +89,5 @@ def _text_of(error: ModelAPIError) -> str:
 
 def _first_number(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
     found = next((match for pattern in patterns if (match := pattern.search(text))), None)
-    number = int(found[1].replace(",", "")) if found else 0
+    number = int(found[1][:20].replace(",", "")) if found else 0
     return number or None

@@ -145,7 +145,7 @@ def _describe_status(error: Exception) -> str:
 
 
 def _describe_unreadable(error: Exception) -> str:
-    if isinstance(error.__cause__, ValueError):
+    if isinstance(error.__cause__, ValueError | RecursionError):
         return f"the provider's answer is not valid JSON; {_CHECK_ADDRESS}"
     return f"the provider failed: {_safe(str(error))}"
 

@@ -78,7 +78,7 @@ class TurnReader:
         """Return the tool calls of the owner's turn, in order. Raises as ``get`` does."""
         turn = await self.get(owner, turn_id)
         records = await self._database.run(partial(calls.of_turn, turn=turn, live=self._live_times(turn_id)))
-        return calls_of(turn, records, self._clock())
+        return await asyncio.to_thread(calls_of, turn, records, self._clock())
 
     async def raise_missing(self, owner: str, turn_id: str) -> NoReturn:
         """Raise ``Erased`` for a turn that was deleted, else ``NotFound``."""

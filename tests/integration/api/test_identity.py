@@ -143,6 +143,16 @@ async def test_code_beyond_the_rights_of_its_token_is_refused(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
+async def test_code_counts_as_a_message(start: Start):
+    _, client = await start(gateway_token=OPERATOR, rate_per_user=1)
+    made = await client.post("/v1/tokens", json={"user": "alice"}, headers=bearer(OPERATOR))
+    of_alice = bearer(made.json()["token"])
+    await code_for(client, {}, **of_alice)
+    refused = await client.post("/v1/sign-in-codes", headers=of_alice)
+    assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+    assert int(refused.headers["retry-after"]) >= 1
+
+
 async def test_gateway_without_token_needs_no_sign_in(client: httpx2.AsyncClient):
     for answer in (await client.post("/v1/sign-in-codes"), await client.post("/v1/sign-in")):
         assert (answer.status_code, answer.json()["code"]) == (409, "sign_in_not_needed")

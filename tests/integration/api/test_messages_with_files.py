@@ -8,12 +8,14 @@ from typing import Any
 
 import httpx2
 import pytest
+import sqlalchemy as sa
 from pydantic_ai.messages import BinaryContent, ModelRequest, TextContent, UserPromptPart
 
 from torana.api.files import BODY_LIMIT
 from torana.app import App
 from torana.errors import ModelFailed
 from torana.message_files import FILE_LIMIT
+from torana.store.engine.tables import attachments
 from torana.testing import ScriptedModel
 
 Gateway = tuple[App, httpx2.AsyncClient]
@@ -123,6 +125,22 @@ async def test_retried_turn_has_its_files(start: Start):
     await client.post(f"/v1/turns/{turn}/retry")
     await model.asked(2)
     assert prompt_of(model, 1) == prompt_of(model, 0)
+
+
+async def test_files_of_the_newest_ten_failed_turns_of_a_user_stay(start: Start):
+    app, client = await start(ScriptedModel(*[[ModelFailed("down")]] * 13))
+
+    async def fail(content: str, **more: str) -> None:
+        body = {"content": content, "files": [file(content.encode())], **more}
+        assert (await client.post("/v1/messages", json=body)).status_code == 502
+
+    await fail("of another user", userId="ben")
+    for number in range(12):
+        await fail(str(number))
+    stored = sa.select(attachments.c.body).order_by(attachments.c.id)
+    bodies = await app.database.run(lambda c: c.execute(stored).scalars().all())
+    # The files of the last message were added after older ones were deleted.
+    assert bodies == [b"of another user", *(str(number).encode() for number in range(1, 12))]
 
 
 async def test_one_user_reads_few_bodies_with_files_at_a_time(start: Start):

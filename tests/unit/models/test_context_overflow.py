@@ -61,6 +61,11 @@ WORDINGS = [
         Overflow(),
         id="Ollama",
     ),
+    pytest.param(
+        {"message": f"maximum context length is {'9' * 5_000}"},
+        Overflow(window=int("9" * 20)),
+        id="an integer that Python does not read",
+    ),
 ]
 
 

@@ -201,3 +201,16 @@ async def test_codes_and_sign_ins_are_audited(sign_ins: SignIns, database: Datab
         ("operator", "sign_in", token.id),
     ]
     assert issued.secret not in str([dict(one) for one in entries])
+
+
+async def test_revocation_of_an_expired_sign_in_is_not_audited(
+    sign_ins: SignIns, tokens: Tokens, clock: Clock, database: Database
+):
+    token_id, creator = await holder(tokens, NewToken())
+    for lifetime in (HOUR, 3 * HOUR):
+        await sign_ins.sign_in(await code(sign_ins, NewCode(lifetime=lifetime), creator), act=ACT)
+    clock.on(hours=2)
+    await tokens.revoke(token_id, act=ACT)
+    audited = [row for row in await rows_of(database, tables.audit) if row["action"] == "token.revoke"]
+    assert len(audited) == 2
+    assert all(row["revoked_at"] is not None for row in await rows_of(database, tables.tokens))

@@ -38,12 +38,16 @@ async def me(request: Request) -> MeBody:
     status_code=201,
     response_description="The code. It is not shown again.",
     responses=problem_responses(
-        {403: "The token lacks one of the wanted scopes, or may not name this user.", 409: _NOT_NEEDED},
+        {
+            403: "The token lacks one of the wanted scopes, or may not name this user.",
+            409: _NOT_NEEDED,
+            429: "A rate limit is used up. `Retry-After` says when to try again.",
+        },
         reads_body=True,
     ),
     summary="Create a code that signs a browser in once, within 60 seconds",
     description="The new token has at most the scopes of this request's token, and ends with it. The newest "
-    "ten codes of a token are valid.",
+    "ten codes of a token are valid. Counts as a message for the rate limits.",
     openapi_extra={"requestBody": json_body(SignInCodeRequest, required=False)},
 )
 async def create_sign_in_code(request: Request) -> SignInCodeBody:
@@ -55,7 +59,9 @@ async def create_sign_in_code(request: Request) -> SignInCodeBody:
         user=body.user,
         lifetime=LONGEST_SIGN_IN if body.expires_in is None else timedelta(seconds=body.expires_in),
     )
-    issued = await services.people.sign_ins.create(new, current_principal(request), act=act(request))
+    principal = current_principal(request)
+    with services.rates.count(principal.user, principal.token):
+        issued = await services.people.sign_ins.create(new, principal, act=act(request))
     return SignInCodeBody.from_code(issued)
 
 

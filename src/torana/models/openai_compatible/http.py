@@ -64,7 +64,7 @@ def translated(model: str, namespace: str) -> Generator[None]:
         raise _model_errors.connection_error(model, "Request timed out.", error, timeout=True) from error
     except httpx2.RequestError as error:
         raise _model_errors.connection_error(model, "Connection error.", error, timeout=False) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelAPIError(model, f"Failed to decode response as JSON: {error}") from error
 
 

@@ -1,4 +1,7 @@
-"""Rows of message files. They are stored until their turn has completed or was cancelled."""
+"""Rows of message files. They are stored until their turn has completed or was cancelled.
+
+A failed turn can be retried, so its files stay; of each user only those of the newest such turns do.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.messages import File, Turn, new_id
-from torana.store.engine.tables import attachments, owned_by
+from torana.store.engine.tables import attachments, owned_by, turns
+
+#: Failed turns of a user whose files stay: the files of a turn may have six megabytes.
+_FAILED = 10
 
 
 def add(connection: Connection, turn: Turn, files: Sequence[File]) -> None:
-    """Store the files of a turn's message in order; called in the accepting transaction."""
+    """Store the files of a turn's message in order; called in the accepting transaction.
+
+    Deletes the files of the user's older failed turns.
+    """
+    connection.execute(_DROP_OLD, {"owner": turn.owner, "user": turn.user})
     rows = [
         {
             "id": new_id("file"),
@@ -48,6 +58,19 @@ def clear(connection: Connection, turn_id: str) -> None:
 
 
 _INSERT = sa.insert(attachments)
+_OLD_FAILED = (
+    sa.select(turns.c.id)
+    .where(
+        turns.c.id.in_(sa.select(attachments.c.turn_id)),
+        turns.c.owner == sa.bindparam("owner"),
+        turns.c.user.is_not_distinct_from(sa.bindparam("user")),
+        turns.c.state == "failed",
+    )
+    .order_by(turns.c.created_at.desc(), turns.c.id.desc())
+    .limit(-1)
+    .offset(_FAILED)
+)
+_DROP_OLD = sa.delete(attachments).where(attachments.c.turn_id.in_(_OLD_FAILED))
 _OF_TURN = (
     sa.select(attachments)
     .where(attachments.c.turn_id == sa.bindparam("turn_id"))

@@ -108,13 +108,16 @@ def rotate(
 
 
 def revoke(connection: Connection, token_id: str, *, now: datetime, act: Act) -> Token | None:
-    """Revoke a token and those of its sign-in codes, and return it; None if there is none. Idempotent."""
+    """Revoke a token and those of its sign-in codes, and return it; None if there is none. Idempotent.
+
+    The revocation of an expired sign-in is not recorded.
+    """
     token = get(connection, token_id)
     if token is None or token.revoked_at is not None:
         return token
     connection.execute(_CHANGE, {"key": token.id, "revoked_at": now})
-    issued = connection.execute(_REVOKE_ISSUED, {"key": token.id, "now": now}).scalars().all()
-    for revoked in (token.id, *issued):
+    issued = connection.execute(_REVOKE_ISSUED, {"key": token.id, "now": now}).all()
+    for revoked in (token.id, *(row.id for row in issued if row.expires_at > now)):
         record(connection, act, "token.revoke", revoked, user=token.user)
     return replace(token, revoked_at=now)
 
@@ -317,7 +320,7 @@ _REVOKE_ISSUED = (
     sa.update(tokens)
     .where(tokens.c.id.in_(_ISSUED), tokens.c.revoked_at.is_(None))
     .values(revoked_at=sa.bindparam("now"))
-    .returning(tokens.c.id)
+    .returning(tokens.c.id, tokens.c.expires_at)
 )
 _CODE = sa.select(sign_in_codes).where(sign_in_codes.c.digest == sa.bindparam("digest"))
 _TAKE_CODE = (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic_ai import RunContext
 from pydantic_ai.tools import ToolDefinition
-from rapidfuzz import fuzz
+from rapidfuzz import fuzz, process
 
 from torana.skills import Skills
 from torana.store.engine.tokenizer import words
@@ -52,7 +53,7 @@ def described(definition: ToolDefinition) -> str:
 
 def _best(wanted: Collection[str], texts: Mapping[str, str]) -> dict[str, str]:
     """Return the names that match most of the words in their name or text, best first, with their texts."""
-    scores = {name: _score(wanted, set(words(f"{name} {text}"[:_READ]))) for name, text in texts.items()}
+    scores = {name: _score(wanted, _words(f"{name} {text}"[:_READ])) for name, text in texts.items()}
     found = sorted((name for name, score in scores.items() if score), key=lambda name: -scores[name])
     return {name: texts[name][:_DESCRIPTION] for name in found[:_RESULTS]}
 
@@ -60,5 +61,11 @@ def _best(wanted: Collection[str], texts: Mapping[str, str]) -> dict[str, str]:
 def _score(wanted: Collection[str], present: Collection[str]) -> int:
     """Return the number of the words that are present, also in a similar form."""
     return sum(
-        word in present or any(fuzz.ratio(word, other) >= _ALIKE for other in present) for word in wanted
+        word in present or process.extractOne(word, present, scorer=fuzz.ratio, score_cutoff=_ALIKE) is not None
+        for word in wanted
     )
+
+
+@lru_cache(1_024)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(words(text))
