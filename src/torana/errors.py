@@ -10,8 +10,8 @@
     ├── Conflict                SessionBusy · TurnCancelled · NotFailed · NotEnded · ChannelTaken · TokenEnded
     │                           SignInNotNeeded
     │                           NotHeld · AlreadyDecided · ApprovalChanged · NotWaiting · MemoryFull
-    │                           MemorySuperseded
-    │                           SettingsFaulty · SchedulesFull · ScheduleEnded · SchedulePaused · SkillConflict · SkillChanged
+    │                           MemorySuperseded · SettingsFaulty · SchedulesFull · ScheduleEnded
+    │                           SchedulePaused · SkillConflict · SkillChanged
     ├── KeyReused
     ├── NotFound · MethodNotAllowed · NotAcceptable · UnsupportedMediaType
     ├── PayloadTooLarge         ContentTooLong · BodyTooLarge · MemoryTooLong
