@@ -169,26 +169,6 @@ def test_message_interrupts_a_running_turn(serve: Serve, visit: Visits, model: M
     expect(visited.turn(0)).to_contain_text("was cancelled")
 
 
-def test_message_steers_a_running_turn(serve: Serve, visit: Visits, model: Models) -> None:
-    gate, numbers = Gate(), count()
-
-    def reply(request: ChatRequest) -> Answer | Reply:
-        if next(numbers) == 0:
-            return Reply(pieces=gate.pieces("One more", " two"))
-        return f"Then {request.text}"
-
-    visited = visit(serve(model(reply)).url, token=OPERATOR)
-    visited.send("count")
-    expect(visited.turn()).to_contain_text("One more")
-    visited.page.get_by_label("While the agent is busy").select_option("steer")
-    visited.send("three")
-    expect(visited.page.locator("article.turn")).to_have_count(2)
-    gate.open()
-
-    expect(visited.turn(0)).to_contain_text("Then three")
-    expect(visited.turn(1)).to_contain_text("took in this message")
-
-
 def test_edited_message_continues_in_a_branch(serve: Serve, visit: Visits) -> None:
     visited = visit(serve().url, token=OPERATOR)
     visited.send("what is 17 % of 2,340")
