@@ -64,10 +64,14 @@ export class Conversation {
     }
   }
 
-  /** Load the turns before the window. The newest ones leave it when it grows too large. */
+  /** Load the turns before the window. The newest ones leave it when it grows too large. After a cut, open it anew. */
   async loadOlder() {
     const { session, older, isLoading } = this.state.value;
     if (!older || isLoading) return;
+    if (older === "cut") {
+      await this.open(session.id);
+      return;
+    }
     this.state.update({ isLoading: true });
     try {
       const part = await this.#read(session.id, "newest", older);
@@ -101,7 +105,9 @@ export class Conversation {
   /** Send a message after the earlier ones. Resolves with the accepted turn; rejects with the gateway's refusal. */
   send(text, files, onBusy) {
     const local = { ...emptyTurn(`local-${randomId()}`, text), files: files.map(({ name, size }) => ({ name, size })), status: "sending" };
-    this.state.update({ turns: [...this.state.value.turns, local] });
+    const { turns, older } = this.state.value;
+    const isCut = turns.length >= LARGEST_WINDOW;
+    this.state.update({ turns: [...(isCut ? turns.slice(-PAGE) : turns), local], older: isCut ? "cut" : older });
     const accepted = this.#sent.catch(() => {}).then(() => this.#deliver(local, text, files, onBusy));
     this.#sent = accepted;
     return accepted;
