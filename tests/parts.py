@@ -6,6 +6,7 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -15,11 +16,16 @@ def require(command: str, package: str, *, by: str = "apt install") -> str:
     """Return the path of a system command; without it, skip the test, or fail where all tests must run."""
     path = shutil.which(command, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if path is None:
-        reason = f"{command} is missing; install it with: {by} {package}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        end_without(command, cure=f"{by} {package}")
     return path
+
+
+def end_without(part: str, *, cure: str) -> NoReturn:
+    """Skip the test because a part is missing, or fail where all tests must run."""
+    reason = f"{part} is missing; install it with: {cure}"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def open_files_of(pid: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from playwright.sync_api import expect
 from tests.acceptance.console.conftest import OPERATOR, PHONE, Models, Visit, client, new_token
 
-from torana.testing.openai_server import Answer, Call, ChatRequest, Fault, Reply
+from torana.testing.openai_server import Answer, Call, ChatRequest, Fault, Reply, Rule
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway
@@ -52,6 +52,17 @@ class Gate:
 def calculates(request: ChatRequest) -> Answer:
     """Call the calculator once, and answer with its result."""
     return " ".join(request.results) or [Call("calculate", {"expression": "6 * 7"})]
+
+
+def pauses_once(gate: Gate) -> Rule:
+    """Return a rule whose first answer pauses until the gate is opened."""
+    numbers = count()
+
+    def reply(request: ChatRequest) -> Reply:
+        first = next(numbers) == 0
+        return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer=f"Then {request.text}")
+
+    return reply
 
 
 def test_answer_streams_as_formatted_markdown(serve: Serve, visit: Visits, model: Models) -> None:
@@ -136,13 +147,8 @@ def test_running_answer_is_stopped(serve: Serve, visit: Visits, model: Models) -
 
 
 def test_message_waits_behind_a_running_turn(serve: Serve, visit: Visits, model: Models) -> None:
-    gate, numbers = Gate(), count()
-
-    def reply(request: ChatRequest) -> Reply:
-        first = next(numbers) == 0
-        return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer=f"Then {request.text}")
-
-    visited = visit(serve(model(reply)).url, token=OPERATOR)
+    gate = Gate()
+    visited = visit(serve(model(pauses_once(gate))).url, token=OPERATOR)
     visited.send("count")
     expect(visited.turn()).to_contain_text("One")
     visited.send("three")
@@ -153,13 +159,8 @@ def test_message_waits_behind_a_running_turn(serve: Serve, visit: Visits, model:
 
 
 def test_message_interrupts_a_running_turn(serve: Serve, visit: Visits, model: Models) -> None:
-    gate, numbers = Gate(), count()
-
-    def reply(request: ChatRequest) -> Reply:
-        first = next(numbers) == 0
-        return Reply(pieces=gate.pieces("One more", " two")) if first else Reply(answer=f"Then {request.text}")
-
-    visited = visit(serve(model(reply)).url, token=OPERATOR)
+    gate = Gate()
+    visited = visit(serve(model(pauses_once(gate))).url, token=OPERATOR)
     visited.send("count")
     expect(visited.turn()).to_contain_text("One")
     visited.page.get_by_label("While the agent is busy").select_option("interrupt")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
+from tests.parts import require
 
 from torana.console.bundle import bundle, compact
 
@@ -20,9 +20,7 @@ MODULES = {
 
 
 def test_bundle_runs_like_its_modules() -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is missing; install it with: apt install nodejs")
+    node = require("node", "nodejs")
     script = bundle(MODULES.__getitem__, "main.js")
 
     assert "import" not in script
