@@ -142,7 +142,7 @@ async def _post(model: Model, url: str, body: Mapping[str, Any]) -> object:
 
 
 async def _send(model: Model, method: str, url: str, body: dict[str, Any] | None) -> object:
-    """Return the JSON of a response; None after any failure, because the window is only wished for."""
+    """Return the JSON of a response; None after any failure, because the window is optional."""
     client: Any = getattr(model, "client", None)
     options = {} if body is None else {"body": body}
     try:

@@ -64,7 +64,8 @@ class Pairing:
         return await self._decide(who, "approved", user, kinds, act)
 
     async def deny(self, who: str, *, kinds: Collection[str], act: Act) -> Paired:
-        """Deny a sender, or revoke an approval. The sender gets no further reply. Raises as ``approve``.
+        """Deny a sender, or revoke an approval. The sender gets no further reply. Raises the errors of
+        ``approve``.
 
         Schedules of the sender's user that answer in chats are paused: they would go on talking to the sender.
         """

@@ -125,7 +125,9 @@ class SignIns:
 
 
 def _check_user(new: NewCode, creator: Principal) -> None:
-    """Only an administrator chooses the user of a sign-in; a bound token is that user's already."""
+    """Raise an error unless the creator may choose the user of the sign-in: only an administrator may choose
+    another user.
+    """
     if new.user is None or new.user == creator.user or "admin" in creator.scopes:
         return
     if creator.user is not None:

@@ -13,7 +13,7 @@ from torana.tools.opened import OpenedTools
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Whether a tool may run: always, with approval, or never.
+#: The rule for a tool: it runs always, with approval, or never.
 Permission = Literal["allow", "ask", "deny"]
 
 _ATTRIBUTE = "__torana_tool__"

@@ -29,7 +29,7 @@ _ROUNDS = 10
 
 
 class Unchanged(Enum):
-    """Says that a value stays as it is, where None is a value."""
+    """Marks a value that stays as it is, for fields in which None is a value."""
 
     token = 0
 

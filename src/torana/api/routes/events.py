@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Header, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from torana.api.activity_stream import ActivityStream
 from torana.api.dependencies import current_principal, require_scopes, services_of
 from torana.api.openapi import activity_answer, problem_responses
+from torana.api.parameters import AfterEvent, LastEventId
 from torana.api.routes.router import new_router
 from torana.errors import InvalidField
 
@@ -29,14 +30,12 @@ router = new_router()
     "`approval.decided`, `delivery.ended` and, for the scope `admin`, `connector.changed`. Their data has ids "
     "and states; the resources have the rest. The first event is `reset` unless the stream continues after "
     "`Last-Event-ID` without a gap; it also comes if the client is too slow. After a `reset`, load the lists "
-    "again. The stream ends when the token does.",
+    "again. The stream ends when the token expires or is revoked.",
 )
 async def events(
     request: Request,
-    last_event_id: Annotated[
-        str, Header(alias="Last-Event-ID", description="The id of the last event that was received.")
-    ] = "",
-    after: Annotated[str, Query(description="The same, for clients that cannot send headers.")] = "",
+    last_event_id: LastEventId = "",
+    after: AfterEvent = "",
     seconds: Annotated[
         str,
         Query(

@@ -22,7 +22,7 @@ _Days = Annotated[
     str,
     Query(
         description=f"The number of days up to today, 1 to {USAGE_DAYS_LIMIT}; "
-        "a number outside counts as the nearest.",
+        "a number outside of this range counts as its nearest bound.",
         max_length=20,
         json_schema_extra={"pattern": "^[0-9]+$"},
     ),

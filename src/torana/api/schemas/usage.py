@@ -94,14 +94,14 @@ class SpentGroup(MicroSpentBody):
     value: Annotated[
         str | None,
         Field(
-            description="The day, model, user, token, channel or schedule. Null for usage without one, such as "
-            "messages by model, and usage from before these were stored."
+            description="The day, model, user, token, channel or schedule. Null for usage that has no such "
+            "value, such as messages by model, and for usage from before Torana stored these values."
         ),
     ]
 
 
 class BreakdownBody(Wire):
-    """The usage by a dimension. The groups and `other` add up to `total`, which is what the ledger says."""
+    """The usage by a dimension. The groups and `other` add up to `total`."""
 
     by: Dimension
     groups: Annotated[list[SpentGroup], Field(description="The largest cost first; days in order.")]

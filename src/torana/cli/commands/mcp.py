@@ -16,7 +16,7 @@ from torana.cli.tables import print_rows
 from torana.cli.terminal import indented, on_one_line
 from torana.errors import OperatorError
 
-app = new_app("List MCP servers, and approve tools that changed.")
+app = new_app(is_group=True)
 
 
 @app.command("list")

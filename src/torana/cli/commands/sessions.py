@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torana.sessions.listing import Session, SessionMessage
 
-app = new_app("List, show and export sessions.")
+app = new_app(is_group=True)
 
 _SessionId = Annotated[str, typer.Argument(help="The session's id, such as ses_0198….")]
 _SHOWN = 60

@@ -111,7 +111,9 @@ class _Answer:
         self._calls: list[Message] = []
 
     def write(self) -> Iterable[Message]:
-        """Yield the assistant's message, if it has content, after a user's message with thoughts, if any."""
+        """Yield a user's message with the thoughts if there are any, and the assistant's message if it has
+        content.
+        """
         for part in self._response.parts:
             match part:
                 case TextPart():

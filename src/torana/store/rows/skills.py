@@ -31,7 +31,7 @@ class SkillDecision:
     #: The digest of the files that were decided on.
     digest: str
     state: SkillState
-    #: What its scripts may use, as JSON; None means nothing.
+    #: The resources that its scripts may use, as JSON; None means no resources.
     granted: str | None = None
     installed_at: datetime
     decided_by: str | None = None

@@ -15,7 +15,8 @@ Other kernel memory has a bound elsewhere:
 
 - Descriptors of epoll, timers, signals, events and processes: the limit of open files. Descriptors in flight
   between Unix sockets: the same limit.
-- The watches of epoll: the kernel's share for each user (4 % of the memory). Pipes: also (64 MiB).
+- The watches of epoll: the kernel's share for each user (4 % of the memory).
+- Pipes: the kernel's share for each user (64 MiB).
 - POSIX timers and queued signals: the limit of pending signals. POSIX message queues: a limit of zero.
 - Locked memory, which pages of MSG_ZEROCOPY need: a limit of zero.
 - Buffers of sockets and page tables: measured for each run. Larger buffers are silently not granted.
