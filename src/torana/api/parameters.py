@@ -45,9 +45,14 @@ RATE_LIMITED = "A rate limit is used up. `Retry-After` says when to try again."
 
 def page_size(limit: str) -> int:
     """Return the number of items of a page, limited to the allowed range. Raises ``InvalidField``."""
-    if not limit.isascii() or not limit.isdecimal():
-        raise InvalidField(f"`limit` must be a whole number from 1 to {LARGEST_PAGE}.")
-    return max(1, min(int(limit), LARGEST_PAGE))
+    return bounded_number("limit", limit, 1, LARGEST_PAGE)
+
+
+def bounded_number(name: str, text: str, least: int, most: int) -> int:
+    """Return the whole number in a parameter, or its nearest bound. Raises ``InvalidField``."""
+    if not text.isascii() or not text.isdecimal():
+        raise InvalidField(f"`{name}` must be a whole number from {least} to {most}.")
+    return max(least, min(int(text), most))
 
 
 def time_of(name: str, text: str) -> datetime | None:

@@ -9,9 +9,8 @@ from fastapi import Query, Request, Response
 from torana.api.activity_stream import ActivityStream
 from torana.api.dependencies import current_principal, require_scopes, services_of
 from torana.api.openapi import activity_answer, problem_responses
-from torana.api.parameters import AfterEvent, LastEventId
+from torana.api.parameters import AfterEvent, LastEventId, bounded_number
 from torana.api.routes.router import new_router
-from torana.errors import InvalidField
 
 #: Maximum seconds of a stream; the client then continues with `Last-Event-ID`.
 _LONGEST = 3_600
@@ -45,8 +44,7 @@ async def events(
         ),
     ] = str(_LONGEST),
 ) -> Response:
-    if not seconds.isascii() or not seconds.isdecimal():
-        raise InvalidField(f"`seconds` must be a whole number up to {_LONGEST}.")
+    limit = bounded_number("seconds", seconds, 0, _LONGEST)
     services, principal = services_of(request), current_principal(request)
 
     async def is_valid() -> bool:
@@ -56,5 +54,5 @@ async def events(
         services.turns.live.activity.follow(principal.view, after=last_event_id or after or None),
         is_valid=is_valid,
         keep_alive=services.keep_alive,
-        seconds=min(int(seconds), _LONGEST),
+        seconds=limit,
     )

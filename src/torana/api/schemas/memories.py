@@ -77,7 +77,7 @@ class MemoryBody(Wire):
 
     @classmethod
     def from_memory(cls, memory: Remembered, /, **fields: Any) -> Self:
-        """Return the body of a stored memory, with the fields that only this class has."""
+        """Return the body of a stored memory; ``fields`` are the other fields of a subclass."""
         return cls(
             id=memory.id,
             text=memory.text,

@@ -36,7 +36,7 @@ class SkillStandingBody(Wire):
 
     @classmethod
     def from_status(cls, status: SkillStatus, /, **fields: Any) -> Self:
-        """Return the body of a skill, with the fields that only this class has."""
+        """Return the body of a skill; ``fields`` are the other fields of a subclass."""
         return cls(
             slug=status.slug,
             title=status.title,

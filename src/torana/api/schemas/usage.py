@@ -58,7 +58,7 @@ class SpendingBody(Wire):
 
     @classmethod
     def from_report(cls, report: UsageReport, /, **fields: Any) -> Self:
-        """Return the body of a report, with the fields that only this class has."""
+        """Return the body of a report; ``fields`` are the other fields of a subclass."""
         return cls.model_validate(
             {
                 "days": [{"date": date, **asdict(spent)} for date, spent in report.days],
@@ -77,7 +77,7 @@ class MicroSpentBody(AmountBody):
 
     @classmethod
     def from_spent(cls, spent: SpentAmount, /, **fields: Any) -> Self:
-        """Return the body of an amount, with the fields that only this class has."""
+        """Return the body of an amount; ``fields`` are the other fields of a subclass."""
         return cls(
             messages=spent.messages,
             input_tokens=spent.input_tokens,
