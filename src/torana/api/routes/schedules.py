@@ -121,7 +121,7 @@ async def pause_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     dependencies=[require_scopes("message", unbound="read")],
     response_description="The active schedule.",
     responses=problem_responses({404: _MISSING, 409: _ENDED}),
-    summary="Resume a schedule with its next time; a one-off that was missed runs now",
+    summary="Resume a schedule with its next time; a one-off schedule that was missed runs now",
 )
 async def resume_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     return await _changed(request, services_of(request).schedules.resume, schedule_id)

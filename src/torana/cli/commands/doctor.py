@@ -136,7 +136,9 @@ def _skills(loaded: Loaded) -> str:
     told += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
     too_long = [one.slug for one in standings if one.warnings]
     told += (
-        f"; used in part, because too long: {', '.join(too_long)} (`torana skills list`)" if too_long else ""
+        f"; too long, so that only a part is used: {', '.join(too_long)} (`torana skills list`)"
+        if too_long
+        else ""
     )
     return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
 

@@ -30,7 +30,7 @@ app = new_app(is_group=True)
 _Who = Annotated[
     str,
     typer.Argument(
-        metavar="CODE_OR_ID",
+        metavar="code_or_id",
         help="The code that the sender received, or the sender's id, such as telegram:12345.",
     ),
 ]

@@ -120,7 +120,7 @@ def pause(
 def resume(
     schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """Resume a schedule. A one-off that was missed runs now."""
+    """Resume a schedule. A one-off schedule that was missed runs now."""
     resumed = _ask("POST", schedule_id, "/resume", config, data_dir)
     print_result(f"{schedule_id} is due at {resumed['dueAt']}", resumed, as_json=as_json)
 

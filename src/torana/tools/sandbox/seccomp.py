@@ -52,7 +52,7 @@ _NEW_NAMESPACES = 0x7E020000
 #: Bit 30 marks the x32 calls of x86-64, which have other numbers.
 _X32 = 0x40000000
 
-#: By machine: its constant of linux/audit.h, and the column of the numbers below.
+#: For each machine its constant of linux/audit.h, and the column of the numbers below.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 # The numbers of calls on x86-64 and aarch64; None where a machine has no such call.
 #: Calls whose arguments decide.
