@@ -130,7 +130,7 @@ class SessionChanges:
                     raise _unknown(session_id)
                 self._turns.reader.forget(deleted.turns)
                 return deleted
-        raise SessionBusy("The session keeps receiving messages. Delete it when they have stopped.")
+        raise SessionBusy("Messages of the session keep arriving. Delete the session when they have stopped.")
 
     async def _session(self, owner: str, session_id: str) -> Session:
         self._turns.check_accepting()

@@ -72,7 +72,7 @@ def _write_request(request: ModelRequest, system: str) -> Iterator[Message]:
                 yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": text}
             case _:
                 raise UserError(f"Chat Completions has no form for a {part.part_kind}.")
-    # A tool's result is text; its files follow as a user's.
+    # A tool's result is text; its files follow in a user's message.
     if files:
         yield _from_user(files)
 

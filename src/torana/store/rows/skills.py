@@ -26,7 +26,7 @@ class SkillDecision:
     #: The origin, and the skill's folder in it.
     origin: str | None = None
     subfolder: str | None = None
-    #: The directory below that of the installed skills.
+    #: The skill's directory in the directory of installed skills.
     folder: str | None = None
     #: The digest of the files that were decided on.
     digest: str
