@@ -103,9 +103,7 @@ def openapi(*, guarded: bool) -> dict[str, Any]:
 
 
 def _application(services: Services | None, *, guarded: bool) -> FastAPI:
-    """Return the application with its routes and errors. Without services it can only write the OpenAPI
-    document.
-    """
+    """Return the application. Without services it can only write the OpenAPI document."""
     app = FastAPI(
         title="Torana",
         version=__version__,

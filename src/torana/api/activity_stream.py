@@ -15,8 +15,7 @@ from torana.turns.events.activity import ActivityEvent
 
 
 class ActivityStream(StreamingResponse):
-    """Events until ``seconds`` have passed, the gateway stops, or the token of the request is no longer
-    valid.
+    """Events until ``seconds`` have passed, the gateway stops, or the token of the request becomes invalid.
 
     The token is checked every ``keep_alive`` seconds. After this time without an event, a comment is sent.
     """

@@ -125,9 +125,7 @@ class SignIns:
 
 
 def _check_user(new: NewCode, creator: Principal) -> None:
-    """Raise an error unless the creator may choose the user of the sign-in: only an administrator may choose
-    another user.
-    """
+    """Raise an error if the sign-in is for another user, unless the creator is an administrator."""
     if new.user is None or new.user == creator.user or "admin" in creator.scopes:
         return
     if creator.user is not None:

@@ -111,9 +111,7 @@ class _Answer:
         self._calls: list[Message] = []
 
     def write(self) -> Iterable[Message]:
-        """Yield a user's message with the thoughts if there are any, and the assistant's message if it has
-        content.
-        """
+        """Yield a user's message with the thoughts, and the assistant's message, unless they are empty."""
         for part in self._response.parts:
             match part:
                 case TextPart():
