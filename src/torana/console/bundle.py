@@ -20,6 +20,9 @@ _DEFAULT = re.compile(r"\bexport default ")
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
 _BLANK = re.compile(r"^\s+", re.MULTILINE)
 
+#: A line break in a template before an element or a value, which htm leaves out; no statement begins so.
+_TEMPLATE_BREAK = re.compile(r"\n(?=<|\$\{)")
+
 
 def bundle(read: Callable[[str], str], entry: str) -> str:
     """Return one script of a module and of all that it imports; ``read`` returns a module by its path.
@@ -52,7 +55,7 @@ def bundle(read: Callable[[str], str], entry: str) -> str:
 
 def compact(text: str) -> str:
     """Return a script or a style sheet without indentation, empty lines, and comments on lines of their own."""
-    return _BLANK.sub("", _COMMENT.sub("", text))
+    return _TEMPLATE_BREAK.sub("", _BLANK.sub("", _COMMENT.sub("", text)))
 
 
 def _resolve(folder: str, path: str) -> str:
