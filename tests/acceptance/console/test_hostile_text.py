@@ -49,6 +49,16 @@ def test_messages_and_answers_run_nothing(serve: Serve, visit: Visits, model: Mo
     assert page.locator(".approval").count() == 0
 
 
+def test_mark_without_end_is_shown_as_text(serve: Serve, visit: Visits, model: Models) -> None:
+    # The parser reads an address again for each of its characters: 200,000 stopped the page for seconds.
+    reply = f"[a]({'x' * 200_000}) **b**"
+    visited = visit(serve(model(lambda _: reply)).url, token=OPERATOR)
+    visited.send("hello")
+    expect(visited.turn().locator(".turn-footer")).to_be_visible()
+
+    assert visited.turn().locator(".markdown").text_content() == reply
+
+
 def test_arguments_and_results_of_tools_run_nothing(serve: Serve, visit: Visits, model: Models) -> None:
     def reply(request: ChatRequest) -> Answer:
         return (

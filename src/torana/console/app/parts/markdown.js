@@ -22,15 +22,24 @@ export function Markdown({ text, isComplete }) {
     }
     const now = drawn.current;
     try {
-      parser_write(now.parser, text.slice(now.text.length));
+      write(now.parser, text.slice(now.text.length));
       if (isComplete) end(now.parser, element.current);
     } catch {
+      now.parser = {}; // refuses the rest
       element.current.textContent = text;
     }
     now.text = text;
     now.isEnded = isComplete;
   }, [text, isComplete]);
   return html`<div class="markdown" dir="auto" ref=${element}></div>`;
+}
+
+/** Write a text. Throw for a mark that does not end, such as an address: its cost grows with the square of its length. */
+function write(own, text) {
+  for (const piece of text.match(/[^]{1,999}/gu) ?? []) {
+    parser_write(own, piece);
+    if (own.pending.length > 4e3) throw own;
+  }
 }
 
 function end(own, root) {
