@@ -50,7 +50,7 @@ def build_page(config: Mapping[str, Any]) -> ConsolePage:
 
 def _compact_style(text: str) -> str:
     """Return a style sheet without the spaces around its punctuation."""
-    return re.sub(r"\s*([{};,])\s*", r"\1", compact(text)).replace(": ", ":")
+    return re.sub(r"\s*([{};,>])\s*", r"\1", compact(text)).replace(": ", ":").replace(";}", "}")
 
 
 def _number_texts(script: str) -> tuple[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,17 @@ def test_arguments_and_results_of_tools_run_nothing(serve: Serve, visit: Visits,
     expect(visited.turn().locator(".tool-call")).to_have_count(len(PAYLOADS))
     check_page(visited.page)
     assert visited.page.locator(".approval").count() == 0
+
+
+def test_approval_shows_invisible_characters(serve: Serve, visit: Visits, model: Models) -> None:
+    hidden = "\u202e\u200b\U000e0041\u3164\u00a0"
+    asks = {"TORANA_PERMISSIONS": json.dumps([{"tool": "count_text", "permission": "ask"}])}
+    gateway = serve(model(lambda _: [Call("count_text", {"text": f"a{hidden}b"})]), **asks)
+    visited = visit(gateway.url, token=OPERATOR)
+    visited.send("count")
+
+    shown = r"a\u202e\u200b\udb40\udc41\u3164\u00a0b"
+    expect(visited.turn().locator(".approval pre")).to_contain_text(shown)
 
 
 def test_names_run_nothing(serve: Serve, visit: Visits) -> None:

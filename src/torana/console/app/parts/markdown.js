@@ -25,7 +25,8 @@ export function Markdown({ text, isComplete }) {
       write(now.parser, text.slice(now.text.length));
       if (isComplete) end(now.parser, element.current);
     } catch {
-      now.parser = {}; // refuses the rest
+      // It refuses the rest, too.
+      now.parser = {};
       element.current.textContent = text;
     }
     now.text = text;
