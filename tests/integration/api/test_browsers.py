@@ -114,6 +114,7 @@ async def test_documentation_page_loads_and_runs_nothing(start: Start):
     page = await client.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert page.headers["cross-origin-opener-policy"] == "same-origin"
     assert not [word for word in ("<script", "src=", "@import", "url(", "<link", "<form") if word in page.text]
 
 
