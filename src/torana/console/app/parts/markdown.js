@@ -21,9 +21,11 @@ export function Markdown({ text, isComplete }) {
       drawn.current = { parser: newParser(element.current), text: "", isEnded: false };
     }
     const now = drawn.current;
+    now.tail?.remove();
     try {
       write(now.parser, text.slice(now.text.length));
       if (isComplete) end(now.parser, element.current);
+      else now.tail = showPending(now.parser);
     } catch {
       // It refuses the rest, too.
       now.parser = {};
@@ -41,6 +43,14 @@ function write(own, text) {
     parser_write(own, piece);
     if (own.pending.length > 4e3) throw own;
   }
+}
+
+/** Show the last character, which the parser holds until it knows the next, unless it can be a mark. */
+function showPending({ pending, renderer }) {
+  if (!/^[\p{L}\p{N}.,;:?)]$/u.test(pending)) return null;
+  const tail = document.createTextNode(pending);
+  renderer.data.nodes[renderer.data.index].append(tail);
+  return tail;
 }
 
 function end(own, root) {
