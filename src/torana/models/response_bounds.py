@@ -169,8 +169,7 @@ def _correct_usage(stream: StreamedResponse) -> None:
 def _check_call(part: object) -> None:
     """Raise ``UnexpectedModelBehavior`` for a tool call with values of other types than its fields have."""
     if isinstance(part, ToolCallPart):
-        name: object = part.tool_name
-        arguments: object = part.args
+        name, arguments = cast("object", part.tool_name), cast("object", part.args)
         if not (isinstance(name, str) and isinstance(arguments, str | dict | None)):
             raise _misshapen(TypeError())
 

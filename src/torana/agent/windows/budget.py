@@ -136,7 +136,7 @@ class ContextBudget:
     def shrink(self, overflow: Overflow, estimated: Parts) -> None:
         """Make the requests smaller after the provider refused one; with files, only to a stated window.
 
-        The smaller window holds for ten minutes: the error may be wrong, and it concerns the requests of all users.
+        The smaller window holds for ten minutes: the error may be wrong, and it concerns all users.
         """
         self._questions = _QUESTIONS
         if overflow.window is not None and overflow.window < (self.window or overflow.window + 1):

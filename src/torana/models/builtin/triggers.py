@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from torana.models.builtin.cards import Card, Trigger
+from torana.models.builtin.cards import Card
 from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments
 

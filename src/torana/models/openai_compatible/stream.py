@@ -51,7 +51,7 @@ async def read_chunks(response: httpx2.Response, model: str) -> AsyncGenerator[C
             return
         chunk: Any = json.loads(data)
         if not isinstance(chunk, dict):
-            raise ValueError("an event is no JSON object")
+            raise ValueError("an event is no JSON object")  # noqa: TRY004 - as for invalid JSON
         model = _text_or(model, cast("Chunk", chunk).get("model"))
         raise_if_error(cast("Chunk", chunk), model, response.request)
         yield chunk
