@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import Page, expect
 from tests.acceptance.console.conftest import OPERATOR, Models, Visit, client
 from tests.acceptance.console.payloads import PAYLOADS
@@ -58,6 +59,18 @@ def test_mark_without_end_is_shown_as_text(serve: Serve, visit: Visits, model: M
     expect(visited.turn().locator(".turn-footer")).to_be_visible()
 
     assert visited.turn().locator(".markdown").text_content() == reply
+
+
+@pytest.mark.parametrize(("reply", "direction"), [("a\n" * 20_000, "ltr"), ("1. שלום a", "rtl")])
+def test_answer_has_the_direction_of_its_first_letter(
+    serve: Serve, visit: Visits, model: Models, reply: str, direction: str
+) -> None:
+    # With `auto`, Chromium took three seconds for 20,000 lines: it read all lines again for each new one.
+    visited = visit(serve(model(lambda _: reply)).url, token=OPERATOR)
+    visited.send("hello")
+    expect(visited.turn().locator(".turn-footer")).to_be_visible()
+
+    expect(visited.turn().locator(".markdown")).to_have_attribute("dir", direction)
 
 
 def test_arguments_and_results_of_tools_run_nothing(serve: Serve, visit: Visits, model: Models) -> None:

@@ -9,6 +9,9 @@ const SCHEMES = new Set(["http:", "https:", "mailto:", "tel:"]);
 const MARKS = { [ITALIC_UND]: "_", [STRONG_UND]: "__", [EQUATION_INLINE]: "$", [EQUATION_BLOCK]: "$$" };
 const BRACKETS = { [EQUATION_INLINE]: ["\\(", "\\)"], [EQUATION_BLOCK]: ["\\[", "\\]"], [LINK]: ["[", "]"], [IMAGE]: ["![", "]"] };
 
+/** The first letter is of a script from right to left. With `auto`, browsers read all children again for each new one. */
+const RTL = /^\P{L}{0,999}[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+
 /** Show a text that may grow: only what is new is parsed. A text that the parser refuses is shown as it is. */
 export function Markdown({ text, isComplete }) {
   const element = useRef(null);
@@ -34,7 +37,7 @@ export function Markdown({ text, isComplete }) {
     now.text = text;
     now.isEnded = isComplete;
   }, [text, isComplete]);
-  return html`<div class="markdown" dir="auto" ref=${element}></div>`;
+  return html`<div class="markdown" dir=${RTL.test(text) ? "rtl" : "ltr"} ref=${element}></div>`;
 }
 
 /** Write a text. Throw for a mark that does not end, such as an address: its cost grows with the square of its length. */
