@@ -44,7 +44,7 @@ def bundle(read: Callable[[str], str], entry: str) -> str:
         names[path] = None
         folder = posixpath.dirname(path)
         text = _IMPORT.sub(lambda found: _bind(found, add(_resolve(folder, found[3]))), read(path))
-        names[path] = name = f"module{len(functions)}"
+        names[path] = name = f"m{len(functions)}"
         functions.append(_as_function(name, text))
         return name
 

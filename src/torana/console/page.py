@@ -51,7 +51,7 @@ def build_page(config: Mapping[str, Any]) -> ConsolePage:
 
 def _compact_style(text: str) -> str:
     """Return a style sheet without spaces around punctuation, last semicolons and zeros before points."""
-    style = re.sub(r"\s*([{};,])\s*", r"\1", compact(text)).replace(": ", ":").replace(";}", "}")
+    style = re.sub(r"\s*([{};,>])\s*", r"\1", compact(text)).replace(": ", ":").replace(";}", "}")
     return re.sub(r"(?<![\d.])0\.(?=\d)", ".", style)
 
 

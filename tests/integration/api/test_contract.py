@@ -304,6 +304,16 @@ async def test_invalid_request_uses_no_rate_limit(start: Start):
     assert (await client.post("/message", json={"content": "hi"})).json()["violatedPolicies"] == ["global"]
 
 
+@pytest.mark.parametrize("path", ["/message", "/v1/messages"])
+async def test_body_of_a_message_over_the_rate_limit_is_not_parsed(start: Start, path: str):
+    _, client = await start(rate_global=1)
+    assert (await client.post(path, json={"content": "hi"})).status_code == 200
+
+    refused = await client.post(path, content="no JSON", headers={"content-type": "application/json"})
+
+    assert (refused.status_code, refused.json()["violatedPolicies"]) == (429, ["global"])
+
+
 async def test_disabled_limits_send_no_headers(client: httpx2.AsyncClient):
     answer = await client.post("/message", json={"content": "hi", "userId": "ana"})
     assert not {"ratelimit", "ratelimit-policy"} & set(answer.headers)

@@ -150,6 +150,19 @@ async def test_orders_on_a_page_run_no_tool_without_approval(
     assert {"read_page", "send"} <= offered_tools(model, 0)
 
 
+async def test_invalid_call_of_a_denied_tool_reveals_none_of_its_arguments(
+    boot: Boot, house: House, message: Message
+) -> None:
+    model = ScriptedModel([call("send", weight="heavy")], "No.")
+    gateway = await boot(model, house.toolset(), rules=Rules([Rule(tool="send", permission="deny")]))
+
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
+
+    told = returned(model.requests[1].messages)["send"]
+    assert told.startswith("send was not run: it is denied")
+    assert "weight" not in told
+
+
 @pytest.mark.parametrize(
     ("user", "permission", "sees"), [("ana", "allow", True), ("ben", "ask", True), (None, "deny", False)]
 )
