@@ -48,6 +48,7 @@ from torana.limits.prices import Prices
 from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
+from torana.permissions import Rules
 from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
@@ -66,7 +67,6 @@ from torana.tools.builtin.skills import SkillTools
 from torana.tools.builtin.tool_search import ToolSearch
 from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
-from torana.tools.permission import Rules
 from torana.tools.toolset import build_toolset
 from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import httpx2
 import pytest
 
-from torana.api import openapi
+from torana.api.application import openapi
 from torana.app import App
 from torana.messages import Scope
 from torana.testing import ScriptedModel
