@@ -107,6 +107,7 @@ def pytest_collection_finish() -> None:
     """Exempt what is loaded by now from garbage collection, which would look at it again in each test."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)  # as in the gateway
     gc.enable()
 
 
