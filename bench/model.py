@@ -1,7 +1,8 @@
 """A language model that answers at once: OpenAI's Chat Completions, as little of it as a client notices.
 
 Run it as ``python -m bench.model``; the first line of its output is its base URL. A question of the form
-``stream N every S`` is answered by N pieces of text, each the clock's time when it was sent, S seconds apart.
+``stream N every S`` is answered by N pieces of text, each the clock's time when it was sent, S seconds apart;
+``write N every S`` by N tokens of Markdown, and ``ramble N every S`` by N tokens of one paragraph.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import uvloop
@@ -17,7 +19,27 @@ import uvloop
 ANSWER = "This is the answer of a model that does not think."
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
-_PACED = re.compile(r"stream (\d+) every ([\d.]+)")
+_PACED = re.compile(r"(stream|write|ramble) (\d+) every ([\d.]+)")
+
+#: About 100 tokens with the blocks that answers are made of.
+_MARKDOWN = """## A heading
+
+An ordinary paragraph has some sentences, with **strong** words, `code` and a [link](https://example.org/).
+It goes on for a few lines, so that its text wraps on the page.
+
+- first item of a list
+- second item, which is longer than the first
+
+| name | size |
+| --- | --- |
+| one | 1 kB |
+
+```python
+def double(number: int) -> int:
+    return 2 * number
+```
+
+"""
 _USAGE = {"prompt_tokens": 20, "completion_tokens": 12, "total_tokens": 32}
 
 
@@ -46,18 +68,23 @@ async def _answer(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         paced = _PACED.search(str(body["messages"][-1]["content"]))
-        for number in range(int(paced[1]) if paced else 1):
-            if paced:
-                await asyncio.sleep(float(paced[2]) if number else 0)
-            text = f"{time.monotonic():.6f} " if paced else ANSWER
+        for text in _pieces(paced[1], int(paced[2])) if paced else (ANSWER,):
             delta = {"role": "assistant", "content": text}
             _send(writer, _chunk("chat.completion.chunk", {"index": 0, "delta": delta}))
+            if paced:
+                await asyncio.sleep(float(paced[3]))
         end: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop"}
         _send(writer, _chunk("chat.completion.chunk", end))
         _send(writer, _chunk("chat.completion.chunk") | {"usage": _USAGE})
         last = b"data: [DONE]\n\n"
         writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
     await writer.drain()
+
+
+def _pieces(kind: str, count: int) -> Iterator[str]:
+    tokens = re.findall(r"\S{1,5} ?|\s+", _MARKDOWN if kind == "write" else _MARKDOWN.split("\n\n")[1] + " ")
+    for number in range(count):
+        yield f"{time.monotonic():.6f} " if kind == "stream" else tokens[number % len(tokens)]
 
 
 def _chunk(kind: str, *choices: dict[str, Any]) -> dict[str, Any]:

@@ -131,6 +131,7 @@ class DiscordStandIn(HttpPlatform):
         #: The difference of its clock from ours.
         self.minutes = 0
         self.me = self.user("Torana", bot=True)
+        self.link = f"https://discord.com/users/{self.me['id']}"
         self.people: dict[str, Object] = {name: self.user(name) for name in ("ana", "bob")}
         self._channels: dict[str, Object] = {}
         self._messages: dict[str, list[Object]] = {}

@@ -376,6 +376,7 @@ class MailServer(Platform):
         self.imap = Relay(dovecot.socket)
         self.smtp = Smtp(dovecot, self.user)
         self.password = PASSWORD
+        self.link = f"mailto:{self.user}"
         self.ports = (0, 0)
         self._said: dict[str, bytes] = {}
 

@@ -315,6 +315,7 @@ class MatrixPlatform(Platform):
         self.homeserver = homeserver
         self.wire = wire
         self.account = account
+        self.link = f"https://matrix.to/#/{quote(account.id, safe='')}"
         self._chats: dict[str, str] = {}
 
     def settings(self) -> Mapping[str, Any]:

@@ -61,6 +61,7 @@ class SlackStandIn(HttpPlatform):
 
     concurrently = True
     connector = Slack
+    link = f"slack://user?team={TEAM}&id={BOT_USER}"
     room = ROOM
 
     def __init__(self) -> None:

@@ -115,6 +115,7 @@ class TelegramStandIn(HttpPlatform):
     """The server, with a bot whose token is ``TOKEN``, and a group with topics, ``ROOM``."""
 
     connector = Telegram
+    link = f"https://t.me/{NAME}"
     room = str(ROOM)
     gives_up = True
 

@@ -196,6 +196,7 @@ class XmppPlatform(Platform):
 
     concurrently = True
     connector = Xmpp
+    link = f"xmpp:torana@{HOST}"
     room = ROOM
     has_bots = False
     has_files = False

@@ -309,6 +309,11 @@ class Connector(ABC, Generic[S]):
         """Return the secret that identifies the account, such as a token. Two listeners never share it."""
 
     @property
+    def link(self) -> str | None:
+        """The address that opens a chat with the account; None without one, or before the first connection."""
+        return None
+
+    @property
     def events(self) -> Collection[str]:
         """The events of all turns that the account receives: ``turn.completed`` and ``turn.failed``.
 

@@ -20,8 +20,9 @@ LANGUAGES = ("en", "de", "zh")
 
 _STYLES = ("base.css", "chat.css", "operate.css")
 
-#: A key of a text in the script.
+#: A key of a text in the script, and the beginning of a key that the script composes.
 _KEY = re.compile(r'(\bt\(|\blabel: )"([a-z_0-9.]+)"')
+_COMPOSED = re.compile(r"`([a-z_]+[._][a-z_0-9.]*)\$\{")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +50,22 @@ def build_page(config: Mapping[str, Any]) -> ConsolePage:
 
 
 def _compact_style(text: str) -> str:
-    """Return a style sheet without the spaces around its punctuation."""
-    return re.sub(r"\s*([{};,])\s*", r"\1", compact(text)).replace(": ", ":")
+    """Return a style sheet without spaces around punctuation, last semicolons and zeros before points."""
+    style = re.sub(r"\s*([{};,])\s*", r"\1", compact(text)).replace(": ", ":").replace(";}", "}")
+    return re.sub(r"(?<![\d.])0\.(?=\d)", ".", style)
 
 
 def _number_texts(script: str) -> tuple[str, dict[str, Any]]:
     """Replace the keys of texts by numbers, which makes the page smaller, and return the script and the texts.
 
-    The texts of each language are a list. Keys that the script composes stay; they are those of the last texts.
+    The texts of each language are a list. Keys that the script composes, such as ``state.${value}``, stay; they
+    are those of the last texts.
     """
     languages = {code: json.loads((_ROOT / "languages" / f"{code}.json").read_text()) for code in LANGUAGES}
     known = languages[LANGUAGES[0]]
-    written = dict.fromkeys(key for _, key in _KEY.findall(script) if key in known)
+    beginnings = tuple(_COMPOSED.findall(script))
+    found = (key for _, key in _KEY.findall(script))
+    written = dict.fromkeys(key for key in found if key in known and not key.startswith(beginnings))
     composed = [key for key in known if key not in written]
     keys = [*written, *composed]
     numbers = {key: number for number, key in enumerate(written)}

@@ -75,6 +75,8 @@ class Platform(ABC):
     has_lines = True
     #: Whether other chats go on while a message is processed slowly.
     concurrently = False
+    #: The address that opens a chat with the connector's account; None if the platform has none.
+    link: str | None = None
     #: Whether messages can have attachments.
     has_files = True
     #: Changes each event before it is sent; None sends events as they are.
@@ -255,6 +257,11 @@ class _IncomingContract:
             assert heard.sender.id
             assert not heard.sender.automatic
             assert heard.said_at is None or abs(heard.said_at - utc_now()) < timedelta(minutes=5)
+
+    async def test_link_opens_a_chat_with_the_account(self, platform: Platform) -> None:
+        """A connected account has the address that people open to talk with it."""
+        async with listening(platform) as line:
+            assert line.connector.link == platform.link
 
     async def test_people_are_told_apart(self, platform: Platform) -> None:
         """Two users are two senders, in different chats."""

@@ -158,6 +158,34 @@ def test_message_waits_behind_a_running_turn(serve: Serve, visit: Visits, model:
     expect(visited.turn(1)).to_contain_text("Then three")
 
 
+def test_message_steers_a_running_turn(serve: Serve, visit: Visits, model: Models) -> None:
+    gate = Gate()
+
+    def reply(request: ChatRequest) -> Reply:
+        if not request.results:
+            return Reply(answer=[Call("calculate", {"expression": "6 * 7"})], pieces=gate.pieces("", ""))
+        return Reply(answer=f"You added: {request.text}")
+
+    visited = visit(serve(model(reply)).url, token=OPERATOR)
+    visited.send("what is 6 * 7?")
+    visited.page.get_by_label("While the agent is busy").select_option("steer")
+    visited.send("and in words")
+    expect(visited.turn(1)).to_contain_text("waits for the one before")
+    gate.open()
+    expect(visited.turn(0)).to_contain_text("You added: and in words")
+    expect(visited.turn(1)).to_contain_text("The running turn took in this message.")
+    expect(visited.turn(1)).not_to_contain_text("You added")
+
+
+def test_last_character_is_shown_while_the_answer_pauses(serve: Serve, visit: Visits, model: Models) -> None:
+    gate = Gate()
+    visited = visit(serve(model(lambda _: Reply(pieces=gate.pieces("Shall I?", " Yes.")))).url, token=OPERATOR)
+    visited.send("ask")
+    expect(visited.turn().locator(".markdown")).to_have_text("Shall I?")
+    gate.open()
+    expect(visited.turn().locator(".markdown")).to_have_text("Shall I? Yes.")
+
+
 def test_message_interrupts_a_running_turn(serve: Serve, visit: Visits, model: Models) -> None:
     gate = Gate()
     visited = visit(serve(model(pauses_once(gate))).url, token=OPERATOR)

@@ -127,16 +127,20 @@ def test_user_is_exported_and_erased_with_a_receipt(serve: Serve, visit: Visits)
         assert operator.get("/v1/users/ana/memories").json()["items"] == []
 
 
-def test_schedule_is_added_paused_and_removed(serve: Serve, visit: Visits) -> None:
+def test_schedule_is_added_run_paused_and_removed(serve: Serve, visit: Visits) -> None:
     visited = visit(serve().url, token=OPERATOR)
     page = visited.page
     visited.open_view("schedules")
     page.get_by_role("button", name="Add schedule").first.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Text").fill("Water the roses")
-    dialog.get_by_label("Time or rule").fill("tomorrow at 9")
+    dialog.get_by_label("Kind").select_option(label="Task for the agent")
+    dialog.get_by_label("Repetition").select_option("rule")
+    dialog.get_by_label("Time or rule").fill("every day at 9")
     dialog.get_by_role("button", name="Add schedule").click()
     row = page.get_by_role("row").filter(has_text="Water the roses")
+    row.get_by_role("button", name="Run now").click()
+    expect(row).to_contain_text("$0.00")
     row.get_by_role("button", name="Pause").click()
     expect(row.get_by_role("button", name="Run now")).to_have_count(0)
     expect(row).to_contain_text("paused")

@@ -74,6 +74,36 @@ def test_view_has_no_fault_of_accessibility(
     assert {view: found for view, found in violations.items() if found} == {}
 
 
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_view_fits_the_page_from_right_to_left(
+    gateway: Gateway, visit: Callable[..., Visit], size: tuple[int, int]
+) -> None:
+    visited = visit(gateway.url, token=OPERATOR, size=size)
+    page = visited.page
+    page.evaluate("() => { document.documentElement.dir = 'rtl' }")
+    with client(gateway) as operator:
+        operator.post(
+            "/message", json={"content": "مرحبا", "channelId": "rtl", "userId": "ana"}
+        ).raise_for_status()
+        session = operator.get("/v1/sessions").json()["items"][0]["id"]
+
+    for view in (*VIEWS, f"chat/{session}"):
+        visited.open_view(view)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator(".spinner")).to_have_count(0)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= size[0], view
+
+    expect(page.get_by_text("مرحبا").last).to_have_css("direction", "rtl")
+    message, answer = (visited.turn().locator(f".message.{who}").bounding_box() for who in ("user", "agent"))
+    assert message
+    assert answer
+    assert message["x"] <= answer["x"], "a user's message is on the left, at the end of the line"
+    if size == WIDE:
+        side = page.get_by_role("navigation", name="Operate").bounding_box()
+        assert side
+        assert side["x"] > size[0] / 2
+
+
 def _take_screenshot(page: Page, view: str, size: tuple[int, int], scheme: str) -> None:
     folder = os.environ.get("TORANA_SCREENSHOTS")
     if folder and (view, size, scheme) in SCREENSHOTS:

@@ -75,12 +75,23 @@ def test_every_text_of_a_module_exists() -> None:
             assert {f"{key}.one", f"{key}.other"} <= set(texts("en")), f"{path}: {key}"
 
 
+def composed_prefixes(source: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"t\(`([\w.]+[._])\$\{", source) + re.findall(r"= `([\w.]+\.)\$\{", source))
+
+
+def test_text_of_a_composed_key_is_found_by_its_key() -> None:
+    html = build_page({"version": "1"}).body.decode()
+    prefixes = composed_prefixes("\n".join(path.read_text() for path in MODULES))
+    (data,) = re.findall(r'<script type="application/json".*?>(.*?)</script>', html)
+    named = json.loads(data)["texts"]["composed"]
+
+    assert {key for key in texts("en") if key.startswith(prefixes)} <= set(named.split())
+
+
 def test_every_text_is_used() -> None:
     source = "\n".join(path.read_text() for path in MODULES)
     named = set(re.findall(r'"([a-z_]+\.[a-z_0-9]+)"', source))
-    composed = tuple(re.findall(r"t\(`([\w.]+[._])\$\{", source)) + tuple(
-        re.findall(r"= `([\w.]+\.)\$\{", source)
-    )
+    composed = composed_prefixes(source)
     plurals = {
         f"{key}.{form}" for key in re.findall(r'\bplural\("([^"]+)"', source) for form in ("one", "other")
     }

@@ -34,6 +34,10 @@ class ConnectorBody(Wire):
     next_try: Annotated[Time | None, Field(description="The time of the next connection attempt.")]
     connections: Annotated[int, Field(description="The number of connections since the start.")]
     last_heard: Annotated[Time | None, Field(description="The time of the last message from the platform.")]
+    link: Annotated[
+        str | None,
+        Field(description="The address that opens a chat with the account, if the platform has one."),
+    ]
     deliveries: Annotated[
         dict[str, int],
         Field(description="The number of deliveries that are in progress or wait for the operator, by state."),

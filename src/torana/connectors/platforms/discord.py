@@ -109,6 +109,11 @@ class Discord(Connector[DiscordSettings]):
     def credentials(self) -> str:
         return self.settings.token.get_secret_value()
 
+    @property
+    def link(self) -> str | None:
+        me = self._client and self._client.user
+        return f"https://discord.com/users/{me.id}" if me else None
+
     async def run(self, sink: MessageSink) -> None:
         """Connect and listen; a session that can be resumed is resumed."""
         let_in = await sink.paired_ids(_CHATS)

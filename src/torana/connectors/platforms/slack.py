@@ -137,6 +137,7 @@ class Slack(Connector[SlackSettings]):
         #: The SDK's client, whose parameters are untyped. Its session is used for all other requests.
         self._web: Any = None
         self._user = ""
+        self._team = ""
         self._bot = ""
         self._names: dict[str, str] = {}
         self._doubt = asyncio.Event()
@@ -145,6 +146,10 @@ class Slack(Connector[SlackSettings]):
     def credentials(self) -> str:
         """Return the app-level token: Slack would distribute events among listeners with the same token."""
         return self.settings.app_token.get_secret_value()
+
+    @property
+    def link(self) -> str | None:
+        return f"slack://user?team={self._team}&id={self._user}" if self._team else None
 
     async def run(self, sink: MessageSink) -> None:
         """Listen; when Slack renews a connection, no event is lost."""
@@ -230,6 +235,7 @@ class Slack(Connector[SlackSettings]):
         """Request the bot's identity, for each connection: a token may have been revoked meanwhile."""
         who = await self._call("auth_test")
         self._user, self._bot = str(who.get("user_id")), str(who.get("bot_id") or "")
+        self._team = str(who.get("team_id") or "")
         if not self._bot:
             raise PermanentError("bot_token is not a bot token; bot tokens begin with xoxb-")
         self._names[self._user] = one_line(str(who.get("user") or ""))

@@ -153,6 +153,7 @@ class Telegram(Connector[TelegramSettings]):
         self._secret = settings.token.get_secret_value()
         self._calls = 0
         self._ending = False
+        self._username: str | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         context = httpx2.create_ssl_context()
@@ -178,6 +179,10 @@ class Telegram(Connector[TelegramSettings]):
         """Return the bot's id, the first half of the token, which is not secret."""
         return self._secret.partition(":")[0]
 
+    @property
+    def link(self) -> str | None:
+        return self._username and f"https://t.me/{self._username}"
+
     async def run(self, sink: MessageSink) -> None:
         """Connect and listen. A webhook is deleted first: Telegram answers no poll while a webhook is set."""
         async with self._request, self._downloads:
@@ -188,6 +193,7 @@ class Telegram(Connector[TelegramSettings]):
 
     async def _listen(self, sink: MessageSink) -> None:
         me = await self._call(self._bot.get_me())
+        self._username = me.username
         await self._call(self._bot.delete_webhook())
         updates = await self._call(self._poll(None, wait=0))
         sink.ready()

@@ -135,6 +135,7 @@ class Connectors:
                 "nextTry": status.next_try and status.next_try.isoformat(),
                 "connections": status.connections,
                 "lastHeard": status.heard_at and status.heard_at.isoformat(),
+                "link": status.link,
                 "deliveries": waiting.get(status.account, {}),
             }
             for status in self.statuses()

@@ -40,6 +40,8 @@ class Status(ConnectionStatus):
     account: str
     kind: str
     heard_at: datetime | None = None
+    #: The address that opens a chat with the account, after its first connection.
+    link: str | None = None
 
 
 class AccountLease:
@@ -180,6 +182,7 @@ class Supervisor(ConnectionSupervisor[Status]):
             await _wait_until_ready(tasks, sink)
             if not (run.done() or renewal.done()):
                 self.connector = connector
+                self.status = replace(self.status, link=connector.link)
                 self._set_active()
                 tasks.add(asyncio.create_task(self._deliver(connector)))
                 tasks.add(asyncio.create_task(sink.wait_until_silent(connector.abilities.quiet)))

@@ -19,6 +19,7 @@ from email.message import EmailMessage
 from email.policy import SMTP as SMTP_POLICY
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from aiosmtplib import (
     SMTP,
@@ -154,6 +155,10 @@ class Email(Connector[EmailSettings]):
     @property
     def credentials(self) -> str:
         return f"{self._user}@{self.settings.imap_host}".lower()
+
+    @property
+    def link(self) -> str | None:
+        return f"mailto:{quote(self.settings.address, safe='@')}"
 
     async def run(self, sink: MessageSink) -> None:
         """Process unread mail, and wait for more."""

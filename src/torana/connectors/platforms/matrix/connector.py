@@ -145,6 +145,10 @@ class Matrix(Connector[MatrixSettings]):
         """Return the account, whose data hold a single sync token."""
         return self.settings.user
 
+    @property
+    def link(self) -> str | None:
+        return f"https://matrix.to/#/{quoted(self.settings.user)}"
+
     async def run(self, sink: MessageSink) -> None:
         password, token = self.settings.password, self.settings.access_token
         joining = asyncio.create_task(self._join())

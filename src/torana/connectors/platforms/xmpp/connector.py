@@ -18,7 +18,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import count
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from uuid import uuid4
 from xml.etree import ElementTree as ET
 
@@ -96,6 +96,10 @@ class Xmpp(Connector[XmppSettings]):
     @property
     def credentials(self) -> str:
         return JID(self.settings.jid).bare
+
+    @property
+    def link(self) -> str | None:
+        return f"xmpp:{quote(self.credentials, safe='@')}"
 
     async def run(self, sink: MessageSink) -> None:
         """Connect and listen; ready when each room is joined, or its refusal is logged."""

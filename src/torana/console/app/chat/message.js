@@ -26,7 +26,7 @@ function TurnView({ turn, conversation, onFork, onEdit, isMarked }) {
     </div>
     <div class="message agent">
       <${ToolCalls} turn=${turn} />
-      ${turn.reply && html`<${Markdown} text=${turn.reply} isComplete=${!isOpen(turn)} />`}
+      ${turn.reply && !turn.mergedInto && html`<${Markdown} text=${turn.reply} isComplete=${!isOpen(turn)} />`}
       ${turn.approvals.map((approval) => html`<${ApprovalCard} key=${approval.id} approval=${approval} mayDecide=${can("message")}
         decide=${(one, decision) => conversation.decide(one, decision)} />`)}
       <${Standing} turn=${turn} conversation=${conversation} />
@@ -62,7 +62,7 @@ function ToolCalls({ turn }) {
   const [calls, setCalls] = useState(null);
   const [problem, setProblem] = useState(null);
   const live = turn.tools;
-  const mayHaveCalls = live.length > 0 || (!isOpen(turn) && turn.model);
+  const mayHaveCalls = live.length > 0 || (!isOpen(turn) && turn.model && !turn.mergedInto);
   if (!mayHaveCalls) return null;
 
   async function load(event) {

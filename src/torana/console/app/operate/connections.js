@@ -25,7 +25,9 @@ export function ConnectorsView() {
 
   const connectors = { items: value?.connectors.map((one) => ({ id: one.account, ...one })) ?? null, problem, hasMore: false, reload, all: async () => value.connectors };
   const columns = [
-    { key: "account", label: t("connectors.account") }, { key: "kind", label: t("connectors.kind") },
+    { key: "account", label: t("connectors.account") },
+    { key: "link", label: t("chat.title"), cell: (one) => one.link && html`<a href=${one.link} target="_blank" rel="noopener noreferrer">${t("action.open")}</a>` },
+    { key: "kind", label: t("connectors.kind") },
     { key: "state", label: t("label.state"), cell: (one) => html`<${State} value=${one.state} />` },
     { key: "reason", label: t("label.reason"), kind: "long" },
     timeColumn("since", t("connectors.since")), timeColumn("lastHeard", t("connectors.heard")), timeColumn("nextTry", t("connectors.next_try")),

@@ -16,7 +16,7 @@ export function SessionsView({ query }) {
   useLive(["turn.accepted"], list.reload);
   const filter = (name) => (value) => setQuery({ ...query, [name]: value });
   const controls = html`
-    <${Choice} label=${t("sessions.archived")} value=${archived} values=${["false", "true"]} textOf=${(value) => t(`label.${value === "true" ? "yes" : "no"}`)} onChange=${filter("archived")} />
+    <${Choice} label=${t("sessions.archived")} value=${archived} values=${["false", "true"]} textOf=${(value) => t(`answer.${value === "true" ? "yes" : "no"}`)} onChange=${filter("archived")} />
     <${TextFilter} label=${t("label.user")} value=${user} onChange=${filter("user")} />
     <${TextFilter} label=${t("label.channel")} value=${channel} onChange=${filter("channel")} />`;
   const columns = [

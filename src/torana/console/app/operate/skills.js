@@ -22,7 +22,7 @@ function SkillList() {
     { key: "state", label: t("label.state"), cell: (skill) => html`<${State} value=${skill.state} /> ${skill.newerDigest && html`<span class="state attention">${t("skills.newer")}</span>`}` },
     { key: "description", label: t("skills.description"), kind: "long" },
     { key: "source", label: t("skills.source") }, { key: "version", label: t("status.version") },
-    { key: "granted", label: t("skills.scripts"), cell: (skill) => t(`label.${skill.granted ? "yes" : "no"}`) },
+    { key: "granted", label: t("skills.scripts"), cell: (skill) => t(`answer.${skill.granted ? "yes" : "no"}`) },
   ];
   const controls = me.userId === null && html`<button type="button" class="button primary" onClick=${() => setInstalling(true)}>${t("skills.install")}</button>`;
   return html`<${View} title=${t("skills.title")} controls=${controls}>
@@ -65,7 +65,7 @@ function SkillDetails({ slug }) {
     ${isOwn && html`<${ConfirmedAction} compact=${false} label=${t("action.remove")} question=${t("skills.remove_question")} act=${async () => { await client.delete(path); go("skills"); }} />`}`;
   return html`<${View} title=${skill.title || slug} text=${skill.description} controls=${controls}>
     ${skill.fault && html`<p class="note problem" role="alert">${skill.fault}</p>`}
-    <${Facts} facts=${[[t("label.state"), html`<${State} value=${skill.state} />`], [t("skills.source"), skill.origin ?? skill.source], [t("status.version"), skill.version], [t("skills.scripts"), t(`label.${skill.granted ? "yes" : "no"}`)], [t("skills.digest"), skill.digest && html`<code>${skill.digest}</code>`]]} />
+    <${Facts} facts=${[[t("label.state"), html`<${State} value=${skill.state} />`], [t("skills.source"), skill.origin ?? skill.source], [t("status.version"), skill.version], [t("skills.scripts"), t(`answer.${skill.granted ? "yes" : "no"}`)], [t("skills.digest"), skill.digest && html`<code>${skill.digest}</code>`]]} />
     ${reviewed && html`<section class="card review"><h2>${t("skills.review")}</h2>
       <${Version} version=${reviewed} />
       ${skill.newer && skill.current && html`<h3>${t("skills.difference")}</h3><${Difference} before=${skill.current.instructions} after=${skill.newer.instructions} />`}

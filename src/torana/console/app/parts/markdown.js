@@ -21,9 +21,11 @@ export function Markdown({ text, isComplete }) {
       drawn.current = { parser: newParser(element.current), text: "", isEnded: false };
     }
     const now = drawn.current;
+    now.tail?.remove();
     try {
       parser_write(now.parser, text.slice(now.text.length));
       if (isComplete) end(now.parser, element.current);
+      else now.tail = showPending(now.parser);
     } catch {
       element.current.textContent = text;
     }
@@ -31,6 +33,14 @@ export function Markdown({ text, isComplete }) {
     now.isEnded = isComplete;
   }, [text, isComplete]);
   return html`<div class="markdown" dir="auto" ref=${element}></div>`;
+}
+
+/** Show the last character, which the parser holds until it knows the next, unless it can be a mark. */
+function showPending({ pending, renderer }) {
+  if (!/^[\p{L}\p{N}.,;:?)]$/u.test(pending)) return null;
+  const tail = document.createTextNode(pending);
+  renderer.data.nodes[renderer.data.index].append(tail);
+  return tail;
 }
 
 function end(own, root) {
