@@ -106,8 +106,8 @@ def http_page() -> str:
 
 For programs: `GET /openapi.json`; for people: `GET /docs`. The codes of problems are in [errors.md](errors.md).
 
-Every endpoint except `GET /health` can answer with these problems. The tables below repeat one only where its
-meaning is more specific.
+Every endpoint except `GET /health` can answer with these problems. The tables below repeat a problem only
+where its meaning is more specific.
 
 {_table(("Status", "Meaning"), _statuses(COMMON_PROBLEMS))}
 

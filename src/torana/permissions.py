@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import pydantic.dataclasses
 from pydantic import ConfigDict, StringConstraints
 
-#: Whether a tool may run: always, with approval, or never.
+#: The rule for a tool: it runs always, with approval, or never.
 Permission = Literal["allow", "ask", "deny"]
 
 #: The tools that read a skill, the tool that runs its scripts, and their argument for the skill.

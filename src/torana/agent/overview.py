@@ -42,7 +42,7 @@ class Toolbox:
         self._rules = rules
 
     async def overview(self, *, user: str | None, token: str | None, skill: str | None) -> Overview:
-        """Return the permissions that apply now to a user with a token, with a skill opened."""
+        """Return the current permissions for a user, a token and an opened skill."""
         # Tools are filtered by the run's dependencies; there is no run here.
         no_caller = cast(
             "RunContext[ToolContext]", RunContext[Any](deps=None, model=self._model, usage=RunUsage())

@@ -103,7 +103,7 @@ def openapi(*, guarded: bool) -> dict[str, Any]:
 
 
 def _application(services: Services | None, *, guarded: bool) -> FastAPI:
-    """Return the routes with their errors. Without services, it serves only to write the document."""
+    """Return the application. Without services it can only write the OpenAPI document."""
     app = FastAPI(
         title="Torana",
         version=__version__,

@@ -87,7 +87,7 @@ class Core:
     embedder: ProviderEmbedder | None
     workspaces: Workspaces
     schedules: Schedules
-    #: Set when another schedule may be due next.
+    #: Set when the earliest due time of all schedules may have changed.
     due: asyncio.Event
     acting: Tooling
     model: Model
@@ -195,7 +195,7 @@ def _rules(settings: Settings) -> Rules:
 
 
 def open_schedules(settings: Settings, database: Database, *, changed: Callable[[], None]) -> Schedules:
-    """Return the users' schedules. ``changed`` is called when another schedule may be due next."""
+    """Return the users' schedules. ``changed`` is called when the earliest due time may have changed."""
     return Schedules(
         database=database,
         zone=ZoneInfo(settings.timezone),

@@ -201,7 +201,7 @@ ConnectorTables = Annotated[
     NoDecode,
     BeforeValidator(document),
     Field(max_length=50),
-    Allowed("a table for each connector, such as [connectors.telegram], its name of a-z, 0-9, _ and -"),
+    Allowed("a table for each connector, such as [connectors.telegram]; its name has only a-z, 0-9, _ and -"),
 ]
 
 PermissionRules = Annotated[
@@ -209,7 +209,7 @@ PermissionRules = Annotated[
     NoDecode,
     BeforeValidator(document),
     Field(max_length=500),
-    Allowed("a table with tool and permission (allow, ask or deny), perhaps user, token and skill"),
+    Allowed("a table with tool and permission (allow, ask or deny), and optionally user, token and skill"),
 ]
 
 #: A table for each MCP server by its name, and under ``mcpServers`` those in the format of other clients.
@@ -226,7 +226,7 @@ _A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month 
 
 BudgetLimits = Annotated[
     ListOf[Annotated[str, AfterValidator(_limit)]],
-    Allowed(f"{_A_LIMIT} (messages a minute are rate_per_user and rate_global)"),
+    Allowed(f"{_A_LIMIT} (rate_per_user and rate_global limit messages per minute)"),
 ]
 TokenLimits = Annotated[ListOf[Annotated[str, AfterValidator(_token_limit)]], Allowed(_A_LIMIT)]
 OwnPrices = Annotated[

@@ -36,8 +36,8 @@ _PARTS = 256
 #: Maximum bytes of a response besides its parts, such as its id and the model's name.
 _METADATA_BYTES = 65_536
 
-#: Maximum tokens of one call, ten times the largest context window on the market, and maximum dollars of one
-#: call.
+#: Maximum tokens and maximum dollars of one call. No model on the market has a tenth of these tokens as its
+#: context window.
 _TOKENS = 100_000_000
 _DOLLARS = 10_000
 

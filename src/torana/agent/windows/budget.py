@@ -28,19 +28,22 @@ from torana.models.builtin import BuiltinModel
 from torana.models.context_overflow import Overflow, overflow_of
 from torana.models.context_windows import KnownWindow, find_window
 
-#: The largest part of a window that is reserved for the answer.
+#: The largest reservation for the answer is the window divided by this number.
 _ANSWER_SHARE = 4
 
-#: The factor of the estimate before a provider has reported tokens; a margin on reported tokens; its bounds.
+#: The factor of the estimate before a provider has reported tokens, a margin on reported tokens, and the
+#: bounds of the factor.
 _FIRST_FACTOR, _MARGIN, _FACTORS = 1.25, 1.05, (0.2, 6.0)
 
-#: The part of the difference by which a factor that was too high falls.
+#: A factor that is too high is lowered by this part of its error at each response.
 _FALL = 0.1
 
-#: Requests with fewer estimated tokens do not correct the estimate: the provider's own frame weighs too much.
+#: Requests with fewer estimated tokens do not correct the estimate, because most of their tokens are the
+#: provider's own frame.
 _TELLING_TOKENS = 200
 
-#: Questions about an unknown window: before the first requests. Ollama knows it once the model is loaded.
+#: Maximum number of questions to the server about an unknown window, each before a request: Ollama knows the
+#: window only after it has loaded the model.
 _QUESTIONS = 2
 
 #: The part of the window that a retried request may fill, if the provider does not state the window.

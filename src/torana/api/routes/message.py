@@ -108,7 +108,7 @@ async def _plain(
         return _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
     seconds = services.wait if preferences.wait is None else min(preferences.wait, services.wait)
     if preferences.wait is None and turn.has_ended:
-        # A yes or a no is answered by the turn that it continues.
+        # The response to a yes or a no is the answer of the turn that asked.
         turn = await services.turns.open_approvals.asking_turn(turn)
     try:
         ended = turn if turn.has_ended else await _wait_for_end(request, services, turn, seconds, preferences)

@@ -22,7 +22,7 @@ from torana.models.builtin.triggers import SCRIPTS, read_trigger
 from torana.store.engine.ranking import Match, Ranking
 from torana.store.engine.tokenizer import words
 
-#: Factor by which the best skill or tool must outrank the next to be chosen.
+#: Factor by which the best skill or tool must outrank the second best.
 CLEARLY = 1.5
 #: Number of significant words that a message and a skill must share.
 SHARED_WORDS = 2
