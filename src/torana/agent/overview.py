@@ -11,8 +11,8 @@ from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import RunUsage
 
+from torana.permissions import Calling, PermissionVerdict, Rules, promised_by
 from torana.tools import ToolContext
-from torana.tools.permission import Calling, PermissionVerdict, Rules, promised_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from torana.agent.opened_skills import slug_in
 from torana.agent.run import Run, step_number
 from torana.agent.text import arguments_of
 from torana.errors import FieldFault, InvalidField
-from torana.tools.permission import RUNS_SKILL, Calling, Rules, promised_by
+from torana.permissions import RUNS_SKILL, Calling, Rules, promised_by
 
 _log = logging.getLogger(__name__)
 

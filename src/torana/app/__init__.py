@@ -12,7 +12,7 @@ from functools import partial
 
 from pydantic_ai.models import Model
 
-from torana.api import ApiAccess, Services, create_api
+from torana.api.application import ApiAccess, Services, create_api
 from torana.api.health import Health
 from torana.api.routes.metrics import Metrics
 from torana.api.services import Connections, People, SkillServices

@@ -42,6 +42,7 @@ from torana.messages import FileKind, Turn, utc_now
 from torana.models.embeddings import ProviderEmbedder
 from torana.models.files import files_taken
 from torana.models.providers import without_builtin
+from torana.permissions import Rule, Rules
 from torana.schedules import Schedules
 from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
@@ -53,7 +54,6 @@ from torana.store.engine.migrate import migrate
 from torana.store.engine.read_only import read_database
 from torana.store.rows import tokens
 from torana.store.workspaces import Workspaces
-from torana.tools.permission import Rule, Rules
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog

@@ -19,7 +19,7 @@ from pydantic_settings import NoDecode
 from torana.limits.policies import parse_limit
 from torana.limits.prices import parse_price
 from torana.messages import FileKind
-from torana.tools.permission import Rule
+from torana.permissions import Rule
 
 _HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
 _VISIBLE = re.compile(r"[!-~]{1,512}")

@@ -48,14 +48,15 @@ async def test_api_prefix_redirects_to_its_root(client: httpx2.AsyncClient):
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
 @pytest.mark.parametrize("prefix", ["", "/api", "/behind/a/proxy"])
-async def test_links_work_under_any_prefix(client: httpx2.AsyncClient, path: str, prefix: str):
-    page = await client.get(path)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_links_work_under_any_prefix(shared_client: httpx2.AsyncClient, path: str, prefix: str):
+    page = await shared_client.get(path)
     links = [part.partition('"')[0] for part in page.text.split('href="')[1:]]
     assert links
     for link in links:
         target = httpx2.URL(f"http://x{prefix}{path}").join(link)
         assert target.path.startswith(prefix + "/")
-        assert (await client.get(target.path.removeprefix(prefix))).status_code == 200
+        assert (await shared_client.get(target.path.removeprefix(prefix))).status_code == 200
 
 
 # --- the token

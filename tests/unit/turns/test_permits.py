@@ -15,11 +15,11 @@ from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 
 from torana.errors import InvalidField
 from torana.messages import Inbound, Turn
+from torana.permissions import Rule, Rules
 from torana.store.rows import approvals as rows
 from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools import Permission, ToolContext
-from torana.tools.permission import Rule, Rules
 from torana.turns.approvals import Choice
 
 Boot = Callable[..., Awaitable[Any]]
