@@ -14,7 +14,6 @@ from zoneinfo import ZoneInfo
 
 import tzlocal
 from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, SecretStr, StringConstraints
-from pydantic_settings import NoDecode
 
 from torana.limits.policies import parse_limit
 from torana.limits.prices import parse_price
@@ -163,8 +162,8 @@ BaseUrl = Annotated[
     Allowed("an http or https URL without credentials, query and fragment, such as http://127.0.0.1:8000/v1"),
 ]
 
-#: NoDecode: pydantic-settings parses a list in a variable as JSON; ``split`` also accepts commas.
-ListOf = Annotated[tuple[T, ...], NoDecode, BeforeValidator(split), Field(max_length=100)]
+#: In a variable: a JSON array, or values separated by commas.
+ListOf = Annotated[tuple[T, ...], BeforeValidator(split), Field(max_length=100)]
 
 Hosts = Annotated[
     ListOf[Annotated[str, AfterValidator(_host)]], Allowed("a host name or an IP address, without a port")
@@ -198,7 +197,6 @@ ToolPatterns = Annotated[
 #: A table for each connector, by its account's name. In a variable it is JSON.
 ConnectorTables = Annotated[
     Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")], Mapping[str, Any]],
-    NoDecode,
     BeforeValidator(document),
     Field(max_length=50),
     Allowed("a table for each connector, such as [connectors.telegram]; its name has only a-z, 0-9, _ and -"),
@@ -206,7 +204,6 @@ ConnectorTables = Annotated[
 
 PermissionRules = Annotated[
     tuple[Rule, ...],
-    NoDecode,
     BeforeValidator(document),
     Field(max_length=500),
     Allowed("a table with tool and permission (allow, ask or deny), and optionally user, token and skill"),
@@ -215,7 +212,6 @@ PermissionRules = Annotated[
 #: A table for each MCP server by its name, and under ``mcpServers`` those in the format of other clients.
 McpTables = Annotated[
     Mapping[str, Mapping[str, Any]],
-    NoDecode,
     BeforeValidator(document),
     Field(max_length=50),
     Allowed("a table for each MCP server, such as [mcp.time], with command or url"),

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dotenv.parser import parse_stream
-from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from torana.config.formatting import shown_path
-from torana.config.settings import PREFIX, Settings, flag, variable
+from torana.config.settings import Settings, flag, variable
 from torana.errors import ConfigInvalid
 
 #: The maximum size of a settings file or ``.env``, in bytes.
@@ -27,10 +26,6 @@ _PATHS = frozenset(
 )
 _HEADER = re.compile(r"^[ \t]*\[(?P<name>[^\[\]\n]+)\]", re.MULTILINE)
 _AT_LINE = re.compile(r"(?P<what>.*) \(at line (?P<line>\d+), column \d+\)", re.DOTALL)
-
-
-class _Variables(Settings, BaseSettings):
-    """The settings in the form that pydantic-settings' sources require. Never instantiated."""
 
 
 def _nowhere(_name: str) -> str:
@@ -190,13 +185,8 @@ def _settings_in(variables: Mapping[str, str]) -> dict[str, Any]:
 
     An empty token does not: it would silently disable authentication.
     """
-    source = EnvSettingsSource(_Variables, env_prefix=PREFIX, case_sensitive=False)
-    source.env_vars = {
-        name.lower(): value
-        for name, value in variables.items()
-        if name.isupper() and (value or name == variable("gateway_token"))
-    }
-    return source()
+    given = {name: variables.get(variable(name)) for name in Settings.model_fields}
+    return {name: value for name, value in given.items() if value or (value == "" and name == "gateway_token")}
 
 
 def _resolve_paths(values: Mapping[str, Any], *, base: Path) -> dict[str, Any]:

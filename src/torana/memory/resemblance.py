@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rapidfuzz import fuzz, process
-
+from torana.store.engine.similarity import most_alike
 from torana.store.engine.tokenizer import words
 from torana.store.rows.memories import Remembered
 
-#: Length from which a word matches another that begins with it, and similarity of two words in percent.
-_STEM, _ALIKE = 4, 85
+#: Length from which a word matches another that begins with it.
+_STEM = 4
 
 
 def resembling(terms: Sequence[str], memories: Sequence[Remembered]) -> list[Remembered]:
@@ -24,12 +23,10 @@ def resembling(terms: Sequence[str], memories: Sequence[Remembered]) -> list[Rem
 
 
 def _resembles(terms: Sequence[str], found: frozenset[str]) -> bool:
-    return all(any(_begins(word, other) for other in found) or _is_near(word, found) for word in terms)
+    return all(
+        any(_begins(word, other) for other in found) or most_alike(word, found) is not None for word in terms
+    )
 
 
 def _begins(word: str, other: str) -> bool:
     return min(len(word), len(other)) >= _STEM and (word.startswith(other) or other.startswith(word))
-
-
-def _is_near(word: str, found: frozenset[str]) -> bool:
-    return process.extractOne(word, found, scorer=fuzz.ratio, score_cutoff=_ALIKE) is not None

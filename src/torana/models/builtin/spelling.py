@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rapidfuzz import process
-from rapidfuzz.distance import OSA
+from torana.store.engine.similarity import nearest
 
 #: Maximum characters of a message that is corrected.
 _LIMIT = 300
@@ -51,8 +50,8 @@ def correct_spelling(text: str) -> tuple[str, Mapping[str, str]]:
 
     def correct(match: re.Match[str]) -> str:
         word = match[0]
-        near = "" if word.lower() in _KNOWN else _nearest(word.lower())
-        if not near:
+        near = None if word.lower() in _KNOWN else _nearest(word.lower())
+        if near is None:
             return word
         originals[near] = word
         return near
@@ -71,7 +70,5 @@ def _restore(value: str | list[str], originals: Mapping[str, str]) -> str | list
     return _WORD.sub(lambda match: originals.get(match[0], match[0]), value)
 
 
-def _nearest(word: str) -> str:
-    mistakes = 2 if len(word) >= _LONG else 1
-    found = process.extractOne(word, _RULE_WORDS, scorer=OSA.distance, score_cutoff=mistakes)
-    return found[0] if found else ""
+def _nearest(word: str) -> str | None:
+    return nearest(word, _RULE_WORDS, mistakes=2 if len(word) >= _LONG else 1)

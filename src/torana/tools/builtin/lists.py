@@ -9,9 +9,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from pydantic_ai import RunContext
-from rapidfuzz import fuzz, process
 
 from torana.aio import run_uncancellable
+from torana.store.engine.similarity import most_alike
 from torana.store.workspaces import FileFault, Workspaces
 from torana.tools.base import ToolContext, ToolError, tool
 
@@ -20,8 +20,6 @@ FOLDER = "lists"
 _ENDING = ".txt"
 #: Maximum characters of a list's name and of an entry, and number of entries of a list and of a call.
 NAME_LIMIT, ENTRY_LIMIT, ENTRIES_LIMIT = 40, 200, 500
-#: Similarity in percent from which a name or an entry means a stored one with another spelling.
-_ALIKE = 85
 
 
 class ListTools:
@@ -179,13 +177,12 @@ class ListTools:
 def _find(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
     """Return the stored texts that equal the wanted ones regardless of case, or else resemble them most."""
     folded = {text.casefold(): text for text in reversed(stored)}
-    choices = list(folded)
     found: list[str] = []
     for text in map(str.casefold, wanted):
         if text in folded:
             found.append(folded[text])
-        elif near := process.extractOne(text, choices, scorer=fuzz.ratio, score_cutoff=_ALIKE):
-            found.append(folded[near[0]])
+        elif (near := most_alike(text, folded)) is not None:
+            found.append(folded[near])
     return found
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic_ai import RunContext
 from pydantic_ai.tools import ToolDefinition
-from rapidfuzz import fuzz, process
 
 from torana.skills import Skills
+from torana.store.engine.similarity import most_alike
 from torana.store.engine.tokenizer import words
 from torana.tools.base import ToolContext, tool
 
@@ -18,8 +18,6 @@ from torana.tools.base import ToolContext, tool
 _RESULTS, _DESCRIPTION = 5, 160
 #: Maximum numbers of words of a query, and of characters of a name with its description, that a search reads.
 _WORDS, _READ = 12, 500
-#: The similarity in percent at which two words count as the same: plurals and misspellings.
-_ALIKE = 85
 
 
 class ToolSearch:
@@ -60,10 +58,7 @@ def _best(wanted: Collection[str], texts: Mapping[str, str]) -> dict[str, str]:
 
 def _score(wanted: Collection[str], present: Collection[str]) -> int:
     """Return the number of the words that are present, also in a similar form."""
-    return sum(
-        word in present or process.extractOne(word, present, scorer=fuzz.ratio, score_cutoff=_ALIKE) is not None
-        for word in wanted
-    )
+    return sum(word in present or most_alike(word, present) is not None for word in wanted)
 
 
 @lru_cache(1_024)

@@ -1,0 +1,72 @@
+"""Find texts with a similar spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+#: The share of common characters at which two texts count as the same: plurals and misspellings.
+_ALIKE = 0.85
+
+
+def most_alike(text: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that shares most characters with the text, in the same order; None below 85 percent."""
+    places = _places(text)
+
+    def share(choice: str) -> float:
+        both = len(text) + len(choice)
+        # The shorter text bounds the number of common characters, and most choices end here.
+        if not text or 2 * min(len(text), len(choice)) < _ALIKE * both:
+            return 0
+        return 2 * _common(len(text), places, choice) / both
+
+    best = max(choices, key=share, default=None)
+    return best if best is not None and share(best) >= _ALIKE else None
+
+
+def nearest(word: str, choices: Collection[str], *, mistakes: int) -> str | None:
+    """Return the choice with the fewest changes to the word; None if all have more than ``mistakes``.
+
+    A change adds, removes or replaces a character, or swaps two neighbours.
+    """
+    places = _places(word)
+    # A change adds at most two to the characters that are not common.
+    near = [
+        choice
+        for choice in choices
+        if abs(len(word) - len(choice)) <= mistakes
+        and len(word) + len(choice) - 2 * _common(len(word), places, choice) <= 2 * mistakes
+    ]
+    best = min(near, key=lambda choice: _changes(word, choice), default=None)
+    return best if best is not None and _changes(word, best) <= mistakes else None
+
+
+def _places(text: str) -> Mapping[str, int]:
+    """Return a bit mask of the places of each character."""
+    places: dict[str, int] = {}
+    for place, character in enumerate(text):
+        places[character] = places.get(character, 0) | 1 << place
+    return places
+
+
+def _common(length: int, places: Mapping[str, int], other: str) -> int:
+    """Return the length of the longest common subsequence of a text and another (Hyyrö 2004, one bit a row)."""
+    every = rows = (1 << length) - 1
+    for character in other:
+        matches = rows & places.get(character, 0)
+        rows = (rows + matches | rows - matches) & every
+    return length - rows.bit_count()
+
+
+def _changes(word: str, other: str) -> int:
+    """Return the distance of two words by optimal string alignment."""
+    before: list[int] = []
+    above = list(range(len(other) + 1))
+    for row, character in enumerate(word, 1):
+        current = [row]
+        for column, candidate in enumerate(other, 1):
+            changes = min(above[column] + 1, current[-1] + 1, above[column - 1] + (character != candidate))
+            if row > 1 and column > 1 and word[row - 2] == candidate and character == other[column - 2]:
+                changes = min(changes, before[column - 2] + 1)
+            current.append(changes)
+        before, above = above, current
+    return above[-1]
