@@ -8,18 +8,20 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pydantic_ai
-from pydantic_ai import RunUsage, UsageLimits
+from pydantic_ai import AgentRunResult, CallToolsNode, RunUsage, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
+from pydantic_graph import End
 
 from torana.agent.event_relay import Emit, Watch
 from torana.agent.journal import Journal, responses_of, settled_messages
 from torana.agent.opened_skills import OpenedSkills
-from torana.agent.prompt.context import Contexts
+from torana.agent.prompt.context import Context, Contexts
 from torana.agent.prompt.notes import without_note
+from torana.agent.relayed_model import RelayedModel
 from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run
 from torana.agent.text import text_of
@@ -100,7 +102,7 @@ class TurnAgent:
         """
         self._model = model
         self._agent = pydantic_ai.Agent(
-            model,
+            RelayedModel(model),
             name="torana",
             deps_type=Run,
             capabilities=capabilities,
@@ -129,6 +131,7 @@ class TurnAgent:
             timezone=self._timezone,
             clock=self._clock,
             journal=journal,
+            watch=watch,
             prompt=self._contexts.prompts.of,
             opened=OpenedSkills(settled),
             opened_tools=context.opened_tools,
@@ -137,23 +140,13 @@ class TurnAgent:
         run.exchange.add_call_ids(settled)
         used = _usage_of(settled)
         try:
-            result = await self._agent.run(
-                context.prompt,
-                deps=run,
-                conversation_id=turn.session_id,
-                message_history=context.messages,
-                instructions=context.instructions,
-                usage=used,
-                usage_limits=self._limits,
-                event_stream_handler=watch.follow,
-            )
+            result = await self._run(context, run, used)
         except UsageLimitExceeded as error:
             run.exchange.cut_short(used, model=self._model.model_name)
             raise self._bounds.exceeded_limit(used) from error
         except MODEL_ERRORS as error:
             raise explain(error) from error
         finally:
-            await run.exchange.stop_asking()
             owed = self._prices.usage(run.exchange.unsettled_responses)
             journal.leave(owed=owed, asking=run.exchange.is_open, unsaid=watch.unsaid)
         messages = [*settled, *result.new_messages()]
@@ -163,6 +156,25 @@ class TurnAgent:
             history=history.dump(without_note(messages, turn.content), speaker=turn.user),
             opened_tools=run.opened_tools.to_store,
         )
+
+    async def _run(self, context: Context, run: Run, used: RunUsage) -> AgentRunResult[str]:
+        async with self._agent.iter(
+            context.prompt,
+            deps=run,
+            conversation_id=run.turn.session_id,
+            message_history=context.messages,
+            instructions=context.instructions,
+            usage=used,
+            usage_limits=self._limits,
+        ) as running:
+            node = running.next_node
+            while not isinstance(node, End):
+                if isinstance(node, CallToolsNode) and node.model_response.tool_calls:
+                    async with node.stream(running.ctx) as events:
+                        await run.watch.follow(events)
+                node = await running.next(node)
+        assert running.result is not None  # noqa: S101 - the run has ended
+        return running.result
 
 
 def _usage_of(settled: Sequence[ModelMessage]) -> RunUsage:

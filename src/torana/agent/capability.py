@@ -23,6 +23,7 @@ from torana.agent.journal_hooks import add_steers, request_with_journal, run_wit
 from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.prompt.tool_list import ToolList
+from torana.agent.relayed_model import relaying
 from torana.agent.run import Run
 from torana.agent.tool_errors import run_with_error_handling
 from torana.tools import ToolContext
@@ -71,7 +72,8 @@ class Safeguards(AbstractCapability[Run]):
     ) -> ModelResponse:
         """Send the model request, and keep the response for the journal."""
         measured = partial(self.measured.request, handler=handler)
-        return await request_with_journal(ctx, request_context, measured)
+        with relaying(ctx):
+            return await request_with_journal(ctx, request_context, measured)
 
     async def before_tool_validate(
         self, ctx: RunContext[Run], *, call: ToolCallPart, tool_def: ToolDefinition, args: RawToolArgs

@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterable, Mapping
 from typing import Any, Protocol
 
-from pydantic_ai import RunContext
 from pydantic_ai.messages import (
     AgentStreamEvent,
     FunctionToolCallEvent,
@@ -50,12 +49,13 @@ class Watch:
         """Return all text so far."""
         return "".join(self._pieces)
 
-    async def follow(self, _ctx: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
-        """Handle the events of one step of the run."""
+    async def follow(self, events: AsyncIterable[AgentStreamEvent]) -> None:
+        """Handle the events of the calls of one response."""
         async for event in events:
-            self._handle(event)
+            self.handle(event)
 
-    def _handle(self, event: AgentStreamEvent) -> None:
+    def handle(self, event: AgentStreamEvent) -> None:
+        """Handle an event of a response or of a tool call."""
         match event:
             case PartStartEvent(part=TextPart(content=text)):
                 self._gap = PARAGRAPH if self._pieces else ""  # some models start a part with empty text

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic_ai import RunContext, RunUsage
 from pydantic_ai.messages import ModelMessage, ModelResponse, UserContent
 from pydantic_ai.usage import RequestUsage
 
+from torana.agent.event_relay import Watch
 from torana.agent.journal import Journal, Step, responses_of
 from torana.agent.opened_skills import OpenedSkills
 from torana.agent.request_size import RequestMeter
@@ -29,8 +28,6 @@ class Exchange:
         self.is_open = False
         #: The run's usage before the request.
         self._before = RunUsage()
-        #: The tasks that are waiting for the model.
-        self._asking: set[asyncio.Task[Any]] = set()
         #: Messages that belong to no step yet.
         self._said: list[ModelMessage] = []
         #: The step that is stored together with the first action on its calls.
@@ -71,27 +68,10 @@ class Exchange:
     @contextmanager
     def asking(self, used: RunUsage) -> Generator[None]:
         """Mark a model request as open; ``used`` is the run's usage so far."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in a task
-        self._asking.add(task)
         self._before = copy(used)
         self.is_open = True
-        try:
-            yield
-        finally:
-            self._asking.discard(task)
+        yield
         self.is_open = False
-
-    async def stop_asking(self) -> None:
-        """Cancel the tasks of interrupted model requests.
-
-        If a cancellation arrives just as pydantic-ai 2.62 takes over the model's stream, pydantic-ai leaves the
-        task that holds the stream, and its connection to the provider, open.
-        """
-        left = list(self._asking)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +79,7 @@ class Run(ToolContext):
     """The dependencies of a run: the tool context and the turn's journal."""
 
     journal: Journal
+    watch: Watch
     prompt: Callable[[Turn], Awaitable[str | Sequence[UserContent]]]
     opened: OpenedSkills
     #: None if neither tokens nor money are limited.
