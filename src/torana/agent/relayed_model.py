@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import ModelMessage, ModelResponse
-from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
@@ -33,6 +33,12 @@ class RelayedModel(WrapperModel):
 
     pydantic-ai's own streams open tasks for each request, and pass each event through a chain of generators.
     """
+
+    def __init__(self, wrapped: Model) -> None:
+        # ``Model.__init__`` would load 3 MB of facts about models that a gateway may not use.
+        self._settings = None
+        self._profile = None
+        self.wrapped = wrapped
 
     async def request(
         self,
