@@ -94,6 +94,8 @@ class Rules:
 
         The tool that runs scripts also falls under the rules of the skill in its arguments.
         """
+        if not self._rules:
+            return call.promised in (None, "deny")
         named = {rule.skill for rule in self._rules if rule.skill} if call.tool == RUNS_SKILL else set[str]()
         calls = [call, *(replace(call, skills={skill}) for skill in named)]
         return all(self.verdict(one).permission == "deny" for one in calls)

@@ -268,6 +268,15 @@ async def test_turn_is_stopped_at_its_token_limit(open_agent: OpenAgent, turn: T
         await agent.run(turn, watcher, Unwritten())
 
 
+async def test_endless_answer_is_stopped_at_the_token_limit(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    agent = open_agent(ScriptedModel(["a long answer " * 10, asyncio.Event()]), bounds=Bounds(tokens=10))
+
+    with pytest.raises(TurnLimit, match="used more than 10 tokens"):
+        await agent.run(turn, watcher, Unwritten())
+
+
 async def test_history_of_a_turn_holds_its_own_messages(open_turns: Callable[..., Turns], say: Say) -> None:
     model = ScriptedModel([sum_of(1)], "It is 2.", "And 4.")
     turns = open_turns(model)

@@ -34,6 +34,8 @@ class ToolList:
         self._skills = skills
         self._pinned = tuple(pinned)
         self._direct = direct
+        #: The unlisted tools of the last request by name, each with its marked copy.
+        self._marked: dict[str, tuple[ToolDefinition, ToolDefinition]] = {}
 
     def arrange(self, tools: Sequence[ToolDefinition], opened: OpenedTools) -> list[ToolDefinition]:
         """Return the listed tools in order, then the others, which are marked as unlisted."""
@@ -41,7 +43,7 @@ class ToolList:
         listed = [by_name[name] for name in self._listed(tools, opened) if name in by_name]
         names = {tool.name for tool in listed}
         opened.unlisted = [tool for tool in tools if tool.name not in names]
-        return [*listed, *map(mark_unlisted, opened.unlisted)]
+        return [*listed, *self._mark(opened.unlisted)]
 
     def opened_in(self, messages: Sequence[ModelMessage]) -> Iterator[str]:
         """Yield the tools that the calls in these messages opened, in the order of the calls."""
@@ -51,6 +53,14 @@ class ToolList:
             for part in message.parts:
                 if isinstance(part, ToolReturnPart) and part.tool_name == _SEARCH:
                     yield from _found_by(part)
+
+    def _mark(self, unlisted: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+        """Return marked copies of the tools; a definition is copied once for consecutive requests."""
+        known, self._marked = self._marked, {}
+        for tool in unlisted:
+            original, marked = known.get(tool.name, (None, tool))
+            self._marked[tool.name] = tool, marked if original is tool else mark_unlisted(tool)
+        return [marked for _, marked in self._marked.values()]
 
     def _listed(self, tools: Sequence[ToolDefinition], opened: OpenedTools) -> dict[str, None]:
         """Return the names of the listed tools in order."""
