@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection
 
+from torana.store.engine.dialects import insert
 from torana.store.engine.read_only import read_database
 from torana.store.engine.tables import skills
 from torana.store.rows.audit import Act, record
