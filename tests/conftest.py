@@ -43,9 +43,10 @@ from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
-from torana.store.engine import database as database_module
+from torana.store.engine import sqlite as sqlite_module
 from torana.store.engine.database import Database
 from torana.store.engine.migrate import migrate
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
@@ -103,7 +104,7 @@ def pytest_collection_finish() -> None:
 def unsynced() -> Generator[None]:
     """Let commits of this process not wait for the disk: no test cuts the power, and a wait takes time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database_module, "PRAGMAS", (*database_module.PRAGMAS, "synchronous=OFF"))
+        patch.setattr(sqlite_module, "PRAGMAS", (*sqlite_module.PRAGMAS, "synchronous=OFF"))
         yield
 
 
@@ -154,7 +155,7 @@ def open_database(path: Path) -> Generator[Callable[[], Database]]:
     opened: list[Database] = []
 
     def open_again() -> Database:
-        opened.append(Database(path=path))
+        opened.append(SqliteDatabase(path=path))
         return opened[-1]
 
     yield open_again

@@ -487,6 +487,20 @@ class DataDirUnusable(OperatorError):
     code = "data_dir_unusable"
 
 
+class DatabaseBusy(OperatorError):
+    """Another gateway or command uses this PostgreSQL database; stop it, or choose another database with
+    TORANA_DATABASE_URL.
+    """
+
+    code = "database_busy"
+
+
+class DatabaseUnusable(OperatorError):
+    """The PostgreSQL database cannot be used; check TORANA_DATABASE_URL, the server and the rights of its user."""
+
+    code = "database_unusable"
+
+
 class DatabaseTooNew(OperatorError):
     """The database was written by a newer Torana; install that version, or restore a backup of this one."""
 

@@ -51,6 +51,7 @@ from torana.store.backup.archive import DATABASE_NAME, INSTALLED
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.migrate import migrate
 from torana.store.engine.read_only import read_database
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.rows import tokens
 from torana.store.workspaces import Workspaces
 from torana.tools.permission import Rule, Rules
@@ -176,7 +177,7 @@ def _fitted(settings: Settings, model: Model) -> tuple[Model, Sequence[ContextBu
 def _database(settings: Settings) -> Database:
     path = settings.data_dir / DATABASE_NAME
     migrate(path)
-    return Database(path=path)
+    return SqliteDatabase(path=path)
 
 
 def _rules(settings: Settings) -> Rules:

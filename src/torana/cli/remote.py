@@ -132,10 +132,10 @@ def own_database(settings: Settings, *, making: bool = False) -> Generator[Datab
     mistyped. Raises ``DataDirBusy``, and ``DataDirUnusable`` if the database is missing and not created.
     """
     from torana.store.backup.archive import DATABASE_NAME
-    from torana.store.engine.database import Database
     from torana.store.engine.lock import DataDirLock
     from torana.store.engine.migrate import migrate
     from torana.store.engine.read_only import check_there
+    from torana.store.engine.sqlite import SqliteDatabase
 
     path = settings.data_dir / DATABASE_NAME
     if not making:
@@ -143,7 +143,7 @@ def own_database(settings: Settings, *, making: bool = False) -> Generator[Datab
     with DataDirLock(data_dir=settings.data_dir, address="a command of torana"):
         new = not path.exists()
         migrate(path)
-        database = Database(path=path)
+        database = SqliteDatabase(path=path)
         try:
             yield database
         finally:

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 from torana.errors import SessionBusy
 from torana.messages import EVERYONE, File, Inbound
 from torana.store.backup.user_data import UserData
-from torana.store.engine.database import sqlite_engine
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.tables import attachments
 from torana.store.rows import attachments as rows
 from torana.store.rows import turns

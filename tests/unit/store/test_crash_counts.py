@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from torana.messages import Inbound
-from torana.store.engine.database import sqlite_engine
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.tables import calls, steps, turns
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import NewTurn

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
-from torana.store.engine.database import sqlite_engine
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.tables import deliveries
 from torana.store.rows import deliveries as rows
 from torana.store.rows.deliveries import Delivery

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine, RowMapping
 
 from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
-from torana.store.engine.database import sqlite_engine
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.tables import history, sessions, turns
 from torana.store.rows.session_forks import NewSession, fork
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from torana.messages import Inbound, Turn
-from torana.store.engine.database import sqlite_engine
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.tables import turns
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import NewTurn

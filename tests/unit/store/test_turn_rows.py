@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from torana.messages import EVERYONE, Failure, Inbound, Turn, Usage
-from torana.store.engine.database import sqlite_engine
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.tables import UtcTime, sessions, turns
 from torana.store.rows import sessions as session_rows
 from torana.store.rows import transcript

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from torana.messages import Inbound
 from torana.store.backup.user_data import UserData
-from torana.store.engine.database import Connection, sqlite_engine
+from torana.store.engine.database import Connection
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.rows import approvals, turns
 from torana.store.rows.approvals import Approval
 from torana.store.rows.turns import NewTurn

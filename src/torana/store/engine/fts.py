@@ -1,7 +1,7 @@
 """Text indexes: the tokenizer, and the conditions of queries.
 
-A text index is a virtual table of SQLite (FTS5). In PostgreSQL it is a table with a column ``lexemes``, computed
-from the same words (``tsvector``).
+A text index is a virtual table of SQLite (FTS5). In PostgreSQL it is a table with a column ``lexemes``
+(``tsvector``), computed from the same words.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Match(FunctionElement[bool]):
     type = sa.Boolean()
     inherit_cache = True
 
-    def self_group(self, against: object = None) -> Any:  # noqa: ARG002 - the signature of SQLAlchemy
+    def self_group(self, against: object = None) -> Any:
         """Return the condition itself: SQLite would compare the result of a function with 1."""
         return self
 

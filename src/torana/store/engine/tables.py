@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -20,14 +21,14 @@ metadata = sa.MetaData(
     }
 )
 
-#: Types of texts and whole numbers. PostgreSQL would sort texts by the language of the database, and its INTEGER
-#: has 32 bits.
+#: Types of texts and whole numbers. PostgreSQL sorts texts by the language of the database without a collation,
+#: and its INTEGER has 32 bits.
 Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 Integer = sa.Integer().with_variant(sa.BigInteger(), "postgresql")
 
 
 class UtcTime(sa.types.TypeDecorator[datetime]):
-    """An aware time, stored in UTC. SQLite stores no time zone, and PostgreSQL returns the one of the session."""
+    """An aware time, stored in UTC. SQLite returns no time zone, and PostgreSQL that of the session."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -43,7 +44,7 @@ class UtcTime(sa.types.TypeDecorator[datetime]):
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-def where(condition: sa.TextClause) -> dict[str, sa.TextClause]:
+def where(condition: sa.TextClause) -> dict[str, Any]:
     """Return the arguments of a partial index with this condition."""
     return {"sqlite_where": condition, "postgresql_where": condition}
 
