@@ -496,7 +496,7 @@ class DatabaseBusy(OperatorError):
 
 
 class DatabaseUnusable(OperatorError):
-    """The PostgreSQL database cannot be used; check TORANA_DATABASE_URL, the server and the rights of its user."""
+    """The PostgreSQL database cannot be used; check TORANA_DATABASE_URL, the server and the user's rights."""
 
     code = "database_unusable"
 

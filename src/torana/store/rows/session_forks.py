@@ -97,13 +97,14 @@ def _ids(connection: Connection, is_copied: sa.ColumnElement[bool], most: int, m
     query = sa.select(turns.c.id, _SIZE.label("size")).where(is_copied).order_by(turns.c.seq)
     ids: list[str] = []
     total = 0
-    for row in connection.execute(query, execution_options={"yield_per": 10}):
-        ids.append(row.id)
-        total += row.size
-        if len(ids) > most or total > most_bytes:
-            raise Conflict(
-                f"More than {most:,} turns or {most_bytes:,} bytes cannot be copied; name an earlier turn."
-            )
+    with connection.execute(query, execution_options={"yield_per": 10}) as found:
+        for row in found:
+            ids.append(row.id)
+            total += row.size
+            if len(ids) > most or total > most_bytes:
+                raise Conflict(
+                    f"More than {most:,} turns or {most_bytes:,} bytes cannot be copied; name an earlier turn."
+                )
     return ids
 
 
@@ -115,8 +116,8 @@ def _gave_title(
 ) -> bool:
     """Return whether the title comes from a copied message; other messages must not leak into a fork."""
     said = sa.select(turns.c.content).where(is_copied).order_by(turns.c.seq)
-    rows = connection.execute(said, execution_options={"yield_per": 10}).scalars()
-    return any(title_of(content) == source["title"] for content in rows)
+    with connection.execute(said, execution_options={"yield_per": 10}) as rows:
+        return any(title_of(row.content) == source["title"] for row in rows)
 
 
 def _places(connection: Connection, session_id: str) -> dict[str, int]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: The oldest supported version, as ``server_version_num``.
 OLDEST = 140_000
 
-#: Settings of each session. A client that has stopped, or whose network is gone, must not hold locks for long: the
-#: server ends its session.
+#: Settings of each session. The server ends the session of a client that has stopped, or whose network is gone:
+#: it must not hold locks for long.
 _SESSION = {
     "TimeZone": "UTC",
     "idle_in_transaction_session_timeout": "10s",
@@ -67,13 +67,13 @@ class PostgresUrl:
     __repr__ = __str__
 
     def connect(self, purpose: str, **options: Any) -> psycopg.Connection:
-        """Return a new connection in autocommit mode. Raises ``psycopg.Error``.
+        """Return a new connection, in autocommit mode without other ``options``. Raises ``psycopg.Error``.
 
         ``purpose`` is shown to the administrators of the server.
         """
         name = f"torana {purpose} on {socket.gethostname()}"[:63]
-        parameters = {"application_name": name} | self._parameters | options
-        connection = _import().connect(**parameters, context=_adapters(), autocommit=True)
+        parameters = {"application_name": name, "autocommit": True} | self._parameters | options
+        connection = _import().connect(**parameters, context=_adapters())
         try:
             settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
             connection.execute(f"SELECT {settings}".encode())
@@ -104,7 +104,6 @@ def _import() -> Any:
     """Return psycopg. Raises ``ConfigInvalid`` with the command that installs it."""
     try:
         import psycopg
-        import psycopg.conninfo
     except ImportError as error:
         command = this_installation().extra_command("postgres")
         raise ConfigInvalid(

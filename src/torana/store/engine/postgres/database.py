@@ -44,8 +44,8 @@ class _Uncertain:
 class PostgresDatabase(Database):
     """The only connection that writes to a PostgreSQL database, in its own thread.
 
-    If the connection is lost while a transaction commits, its callers wait until the database can say whether it
-    was committed: ``StoreUnavailable`` always means that nothing was stored.
+    If the connection is lost while a transaction commits, its callers wait until the database can say whether
+    it was committed: ``StoreUnavailable`` always means that nothing was stored.
     """
 
     out_of_reach = (
@@ -74,13 +74,11 @@ class PostgresDatabase(Database):
         return True
 
     def _next(self) -> Job[Any] | None:
-        while self._uncertain is not None:
-            self._resolve()
-            if self._uncertain is not None:
-                try:
-                    return self._jobs.get(timeout=_POLL)
-                except queue.Empty:
-                    pass
+        while not self._resolve():
+            try:
+                return self._jobs.get(timeout=_POLL)
+            except queue.Empty:
+                pass
         return super()._next()
 
     def _commit(self, batch: Sequence[Job[Any]]) -> list[Any] | None:
@@ -124,22 +122,23 @@ class PostgresDatabase(Database):
             self._failed_at = None
         return outcomes
 
-    def _resolve(self) -> None:
-        """Settle the transaction whose COMMIT got no answer, if the database can be reached."""
-        uncertain = self._uncertain
-        assert uncertain is not None  # noqa: S101 - the caller looks
+    def _resolve(self) -> bool:
+        """Settle the transaction whose COMMIT got no answer; return False while the database cannot be reached."""
+        if (uncertain := self._uncertain) is None:
+            return True
         try:
             committed = self._writer.was_committed(uncertain.number)
         except TakenOver as error:
             self._uncertain = None
             self._settle(uncertain.batch, self._fail(uncertain.batch, error))
         except (StoreUnavailable, DBAPIError):
-            return
+            return False
         else:
             self._uncertain = None
             outcomes = uncertain.outcomes if committed else self._commit(uncertain.batch)
             if outcomes is not None:
                 self._settle(uncertain.batch, outcomes)
+        return self._uncertain is None
 
     def _fail(self, batch: Sequence[Job[Any]], error: StoreUnavailable) -> list[Any]:
         self._failed_at = self._monotonic()

@@ -59,14 +59,14 @@ def revision(connection: Connection, target: str) -> str | None:
         return None
     if not {"alembic_version", "torana_writer", "turns"}.issubset(tables):
         raise DatabaseUnusable(
-            f"the PostgreSQL database {target} has tables of another program; create a database for Torana alone: "
-            "CREATE DATABASE torana ENCODING 'UTF8' TEMPLATE template0"
+            f"the PostgreSQL database {target} has tables of another program; create a database for Torana "
+            "alone: CREATE DATABASE torana ENCODING 'UTF8' TEMPLATE template0"
         )
     current = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     if current not in revisions(POSTGRES_MIGRATIONS):
         raise DatabaseTooNew(
-            f"the database is at revision {current}, which this version does not know: a newer Torana wrote it. "
-            "Install that version, or restore a dump of the database made with this one"
+            f"the database is at revision {current}, which this version does not know: a newer Torana wrote "
+            "it. Install that version, or restore a dump of the database made with this one"
         )
     return str(current)
 
@@ -91,6 +91,6 @@ def _check_server(connection: Connection, target: str) -> None:
         )
     if encoding != "UTF8":
         raise DatabaseUnusable(
-            f"the PostgreSQL database {target} has the encoding {encoding}, which cannot store every text; create "
-            "another: CREATE DATABASE torana ENCODING 'UTF8' TEMPLATE template0"
+            f"the PostgreSQL database {target} has the encoding {encoding}, which cannot store every text; "
+            "create another: CREATE DATABASE torana ENCODING 'UTF8' TEMPLATE template0"
         )

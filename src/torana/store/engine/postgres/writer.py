@@ -1,9 +1,9 @@
 """The one connection that writes.
 
-It holds an advisory lock for as long as it lasts, so no other gateway can write at the same time: the lock and the
-right to write are lost together. The row of ``torana_writer`` names the process that took the lock last, and the
-number of its last transaction. It decides, after a connection was lost, whether another gateway has written in the
-meantime, and whether a transaction whose COMMIT got no answer was committed.
+It holds an advisory lock for as long as it lasts, so no other gateway can write at the same time: the lock and
+the right to write are lost together. The row of ``torana_writer`` names the process that took the lock last,
+and the number of its last transaction. After a connection was lost, the row shows whether another gateway has
+written in the meantime, and whether a transaction whose COMMIT got no answer was committed.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ class Writer:
             return None
         number = self._commits + 1
         values = (number, self._process)
-        stamped = connection.exec_driver_sql(
-            "UPDATE torana_writer SET commits = %s WHERE process = %s", values
-        )
+        stamped = connection.exec_driver_sql("UPDATE torana_writer SET commits = %s WHERE process = %s", values)
         if stamped.rowcount != 1:
             raise self._taken_over()
         return number
@@ -135,14 +133,10 @@ class Writer:
         self._claimed = True
 
     def _open(self) -> psycopg.Connection:
-        """Return a connection that holds the lock. Raises ``DatabaseBusy``, ``StoreUnavailable``, ``TakenOver``."""
+        """Return a connection that holds the lock. Raises ``DatabaseBusy`` or ``StoreUnavailable``."""
         connection = self._url.connect(self._purpose)
         try:
-            row = connection.execute(_TAKE, (LOCK_SPACE, _WRITER_LOCK)).fetchone()
-            if row is None or not row[0]:
-                raise self._refusal(connection)
-            if self._claimed:
-                self._check_unchanged(connection)
+            self._lock(connection)
             connection.autocommit = False
         except BaseException:
             connection.close()
@@ -150,8 +144,17 @@ class Writer:
         self._pid = connection.info.backend_pid
         return connection
 
-    def _check_unchanged(self, connection: psycopg.Connection) -> None:
-        """Raise ``TakenOver`` if another process has written, or if transactions are lost."""
+    def _lock(self, connection: psycopg.Connection) -> None:
+        """Take the lock.
+
+        Raises ``TakenOver`` if another process has written since this one held the lock, or if its transactions
+        are lost.
+        """
+        taken = connection.execute(_TAKE, (LOCK_SPACE, _WRITER_LOCK)).fetchone()
+        if taken is None or not taken[0]:
+            raise self._refusal(connection)
+        if not self._claimed:
+            return
         row = connection.execute("SELECT process, commits FROM torana_writer").fetchone()
         if row is None or row[0] != self._process or row[1] not in (self._commits, self._commits + 1):
             raise self._taken_over()
@@ -170,8 +173,8 @@ class Writer:
         if self._claimed:
             return StoreUnavailable(headers={"Retry-After": "5"})
         return DatabaseBusy(
-            f"the PostgreSQL database {self._url} is used by {_describe(holder)}. Stop it, or name another database "
-            "with TORANA_DATABASE_URL. The session of a machine that has failed ends within 15 seconds"
+            f"the PostgreSQL database {self._url} is used by {_describe(holder)}. Stop it, or name another "
+            "database with TORANA_DATABASE_URL. The session of a machine that has failed ends within 15 seconds"
         )
 
     def _note(self, *arguments: Any) -> None:
