@@ -15,6 +15,7 @@ from tests.unit.skills.test_changes import ACT, NEEDY_TEA, Place
 from torana.skills import CORE_DIR, Skills, parse_skill
 from torana.skills.grants import InstalledSkills
 from torana.skills.installation.staging import sweep
+from torana.store.engine.places import SqlitePlace
 from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.rows.skills import read_decisions
 
@@ -63,7 +64,7 @@ def test_crash_at_any_step_leaves_a_complete_skill_or_none(
     process.start()
     process.join()
     assert process.exitcode == 9
-    decided = read_decisions(path)
+    decided = read_decisions(SqlitePlace(path.parent))
     named = {name for decision in decided.values() for name in decision.folders}
     assert len(named) == (newer == "newer") + kept
     installed = InstalledSkills(root=place / "installed", decided=decided)

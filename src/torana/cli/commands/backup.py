@@ -52,6 +52,12 @@ def backup(
     if to is not None and target is not None:
         raise OperatorError(f"name either --to or {target}, not both")
     settings = settings_from(config=config, data_dir=data_dir).settings
+    if settings.database_url is not None:
+        raise OperatorError(
+            "`torana backup` copies a SQLite file, and the data is in PostgreSQL. Back it up with "
+            'pg_dump --format=custom --file torana.dump "$TORANA_DATABASE_URL", and copy the data directory '
+            f"{settings.data_dir} with it: it has the users' files and the installed skills"
+        )
     now = datetime.now(UTC)
     check_there(settings.data_dir / DATABASE_NAME)
     file = _file(target or Path(), now) if to is None else _directory(to) / backup_name(now)

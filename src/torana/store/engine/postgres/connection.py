@@ -24,6 +24,7 @@ OLDEST = 140_000
 #: it must not hold locks for long.
 _SESSION = {
     "TimeZone": "UTC",
+    "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "5s",
     "tcp_keepalives_idle": "5",

@@ -123,7 +123,7 @@ class PostgresDatabase(Database):
         return outcomes
 
     def _resolve(self) -> bool:
-        """Settle the transaction whose COMMIT got no answer; return False while the database cannot be reached."""
+        """Settle the transaction whose COMMIT got no answer; return False while that cannot be known."""
         if (uncertain := self._uncertain) is None:
             return True
         try:

@@ -38,7 +38,7 @@ def prepare(connection: Connection, target: str) -> None:
 
     ``target`` names the database in errors. Raises ``DatabaseUnusable`` and ``DatabaseTooNew``.
     """
-    _check_server(connection, target)
+    check_server(connection, target)
     locked = "SELECT pg_advisory_xact_lock(%s, %s)"
     connection.exec_driver_sql(locked, (LOCK_SPACE, _MIGRATION_LOCK)).close()
     current = revision(connection, target)
@@ -80,7 +80,8 @@ def create_tables(connection: Connection) -> None:
     connection.exec_driver_sql("INSERT INTO torana_writer (process, commits) VALUES ('', 0)")
 
 
-def _check_server(connection: Connection, target: str) -> None:
+def check_server(connection: Connection, target: str) -> None:
+    """Raise ``DatabaseUnusable`` for a version or an encoding that is not supported."""
     version, encoding = connection.exec_driver_sql(
         "SELECT current_setting('server_version_num')::int, current_setting('server_encoding')"
     ).one()
