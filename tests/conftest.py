@@ -190,6 +190,8 @@ def open_database(dialect: str, request: pytest.FixtureRequest) -> Generator[Cal
         if isinstance(place, Path):
             opened.append(SqliteDatabase(path=place))
         else:
+            for earlier in opened:  # a database of PostgreSQL has one writer
+                earlier.close()
             opened.append(PostgresDatabase(url=PostgresUrl(place)))
         return opened[-1]
 
