@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from functools import partial
 
@@ -14,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.postgres import CuttingProxy, PostgresServer
 
 from torana.errors import ConfigInvalid, DatabaseBusy, DatabaseTooNew, DatabaseUnusable, StoreUnavailable
+from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
 from torana.store.engine.postgres import writer as writer_module
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
@@ -304,3 +307,41 @@ def test_unreadable_address_is_refused_without_its_text() -> None:
         PostgresUrl("postgresql://ann:secret word@host:port:x/d?nonsense")
 
     assert "secret" not in str(caught.value.detail)
+
+
+def test_migrations_build_the_tables(create: Callable[[str], str]) -> None:
+    built, migrated = create("built"), create("migrated")
+    PostgresDatabase(url=PostgresUrl(built)).close()
+    engine = sa.create_engine(migrated.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        run_migrations(connection, "head", POSTGRES_MIGRATIONS)
+    engine.dispose()
+
+    assert layout(migrated) == layout(built)
+    assert revisions(POSTGRES_MIGRATIONS) == {HEAD}
+
+
+def layout(url: str) -> list[tuple[object, ...]]:
+    """Return all columns, constraints and indices."""
+    queries = (
+        """SELECT table_name, column_name, data_type, is_nullable, column_default, collation_name,
+        generation_expression FROM information_schema.columns WHERE table_schema = 'public'""",
+        """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = 'public'::regnamespace""",
+        "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+    )
+    with psycopg.connect(url) as connection:
+        found = [row for query in queries for row in connection.execute(query.encode())]
+    ours = [row for row in found if row[0] != "alembic_version"]
+    assert {"turns", "message_words", "torana_writer"} <= {row[0] for row in ours}
+    return sorted(ours, key=repr)
+
+
+def test_gateway_on_sqlite_does_not_import_the_parts_for_postgresql() -> None:
+    script = "import sys, torana.app; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    parts = ("psycopg", "sqlalchemy.dialects.postgresql")
+    assert [name for name in done.stdout.split() if name.startswith(parts)] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -42,11 +41,6 @@ class UtcTime(sa.types.TypeDecorator[datetime]):
         if value is None:
             return None
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-
-
-def where(condition: sa.TextClause) -> dict[str, Any]:
-    """Return the arguments of a partial index with this condition."""
-    return {"sqlite_where": condition, "postgresql_where": condition}
 
 
 def _create_index(after: sa.Table, name: str, *columns: str) -> None:
@@ -97,8 +91,8 @@ sessions = sa.Table(
     sa.Index("ix_sessions_recent", "owner", "updated_at"),
 )
 
-#: Conditions of the partial indices. A query must repeat the condition literally: with bound parameters SQLite
-#: does not use the index.
+#: Conditions of the partial indices, also in PostgreSQL. A query must repeat the condition literally: with
+#: bound parameters SQLite does not use the index.
 active = sa.text("state IN ('running', 'waiting')")
 unfinished = sa.text("state IN ('queued', 'running', 'waiting')")
 unindexed = sa.text("words_row IS NULL AND ended_at IS NOT NULL")
@@ -156,13 +150,13 @@ turns = sa.Table(
     # A repeated platform message is the same turn.
     sa.Index("uq_turns_message", "account", "message", unique=True),
     # Invariant 2: a session has at most one running turn.
-    sa.Index("uq_turns_active", "session_id", unique=True, **where(active)),
-    sa.Index("ix_turns_unfinished", "session_id", "seq", **where(unfinished)),
+    sa.Index("uq_turns_active", "session_id", unique=True, sqlite_where=active),
+    sa.Index("ix_turns_unfinished", "session_id", "seq", sqlite_where=unfinished),
     sa.Index("ix_turns_user", "user", "created_at"),
     sa.Index("ix_turns_owner", "owner", "created_at", "id"),
     sa.Index("ix_turns_created", "created_at", "id"),
-    sa.Index("ix_turns_unindexed", "owner", "created_at", **where(unindexed)),
-    sa.Index("uq_turns_words", "words_row", unique=True, **where(sa.text("words_row IS NOT NULL"))),
+    sa.Index("ix_turns_unindexed", "owner", "created_at", sqlite_where=unindexed),
+    sa.Index("uq_turns_words", "words_row", unique=True, sqlite_where=sa.text("words_row IS NOT NULL")),
 )
 
 #: The words of the messages and replies of ended turns, as in ``memory_words``. They are added when a
@@ -241,8 +235,8 @@ deliveries = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("turn_id", "part"),
-    sa.Index("ix_deliveries_open", "account", "number", **where(undelivered)),
-    sa.Index("ix_deliveries_unsent", "account", "state", **where(unsent)),
+    sa.Index("ix_deliveries_open", "account", "number", sqlite_where=undelivered),
+    sa.Index("ix_deliveries_unsent", "account", "state", sqlite_where=unsent),
     sa.Index("ix_deliveries_ended", "ended_at"),
     # Numbers are never reused: a delivery in progress would be confused with another.
     sqlite_autoincrement=True,
@@ -348,7 +342,7 @@ memories = sa.Table(
     sa.Column("embedding", sa.LargeBinary),
     sa.Column("embedded_by", Text),
     sa.Index("ix_memories_owner", "owner", "created_at"),
-    sa.Index("uq_memories_live", "owner", "subject", unique=True, **where(_live)),
+    sa.Index("uq_memories_live", "owner", "subject", unique=True, sqlite_where=_live),
 )
 
 #: The words of the live memories (see ``fts``). The owner is indexed, so that a search covers one owner only.
@@ -480,8 +474,8 @@ approvals = sa.Table(
     sa.Column("replied_at", UtcTime),
     # The turn of the yes or no over HTTP that decided.
     sa.Column("decided_in", Text),
-    sa.Index("ix_approvals_open", "expires_at", **where(_open)),
-    sa.Index("ix_approvals_decided_in", "decided_in", **where(sa.text("decided_in IS NOT NULL"))),
+    sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),
+    sa.Index("ix_approvals_decided_in", "decided_in", sqlite_where=sa.text("decided_in IS NOT NULL")),
     sa.Index("uq_approvals_id", "id", unique=True),
 )
 
@@ -536,5 +530,5 @@ schedules = sa.Table(
     sa.Column("turn_id", Text),
     sa.Column("made_by", sa.LargeBinary, unique=True),
     sa.Column("created_at", UtcTime, nullable=False),
-    sa.Index("ix_schedules_try", "try_at", **where(_scheduled)),
+    sa.Index("ix_schedules_try", "try_at", sqlite_where=_scheduled),
 )
