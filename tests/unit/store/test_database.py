@@ -29,6 +29,11 @@ NOTES = sa.table("notes", sa.column("text", sa.Text))
 
 
 @pytest.fixture
+def dialect() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
 async def notes(database: Database) -> Database:
     """A database with one small table."""
     await database.run(partial(execute, sql="CREATE TABLE notes (text TEXT NOT NULL UNIQUE)"))

@@ -82,7 +82,9 @@ def _disk(loaded: Loaded) -> str:
     if not directory.is_dir():
         return "nothing is stored yet"
     usage = measure_disk(directory, DATABASE_NAME)
-    found = f"{decimal(usage.free)} free; the database has {decimal(usage.database)}"
+    found = f"{decimal(usage.free)} free"
+    if loaded.settings.database_url is None:
+        found += f"; the database has {decimal(usage.database)}"
     if usage.remains:
         names = ", ".join(path.name for path in usage.remains)
         found += f"; delete these remains of restores and upgrades if you do not need them: {names}"

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Job(Generic[T]):
+class QueuedJob(Generic[T]):
     """A queued transaction, and the event loop that waits for its result."""
 
     work: Callable[[Connection], Any]
@@ -109,7 +109,7 @@ class Database(ABC):
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[QueuedJob[Any] | None] = queue.SimpleQueue()
         self._failed_at: float | None = None
         self._unkept: set[_PendingWrite] = set()
         self._closed = False
@@ -212,17 +212,13 @@ class Database(ABC):
         if self._closed:
             raise StoreUnavailable("The database is closed: the gateway has stopped. Nothing was accepted.")
         loop = asyncio.get_running_loop()
-        job = Job[Any](work, loop, loop.create_future(), behind)
+        job = QueuedJob[Any](work, loop, loop.create_future(), behind)
         self._jobs.put(job)
         return await job.future
 
-    def _start(self) -> None:
-        """Start the thread; the last step of a constructor."""
-        self._thread.start()
-
     def _serve(self) -> None:
         while (job := self._next()) is not None:
-            batch, closing = self._take(job)
+            batch, closing = _take(self._jobs, job)
             outcomes = self._commit(batch)
             if outcomes is not None:
                 self._settle(batch, outcomes)
@@ -230,11 +226,11 @@ class Database(ABC):
                 break
         self._dispose()
 
-    def _next(self) -> Job[Any] | None:
+    def _next(self) -> QueuedJob[Any] | None:
         """Wait for the next job; None means that the database is to be closed."""
         return self._jobs.get()
 
-    def _settle(self, batch: Sequence[Job[Any]], outcomes: Sequence[Any]) -> None:
+    def _settle(self, batch: Sequence[QueuedJob[Any]], outcomes: Sequence[Any]) -> None:
         """Pass the outcomes of a transaction to its callers, after the work behind the last one."""
         *others, last = outcomes
         if batch[-1].behind is not None and not isinstance(last, Exception):
@@ -242,21 +238,8 @@ class Database(ABC):
         for member, outcome in zip(batch, (*others, last), strict=True):
             member.settle(outcome)
 
-    def _take(self, first: Job[Any]) -> tuple[list[Job[Any]], bool]:
-        """Return the first job with those queued behind it, and whether to close the database after them."""
-        batch = [first]
-        while len(batch) < _BATCH and batch[-1].behind is None:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job is None:
-                return batch, True
-            batch.append(job)
-        return batch, False
-
     @abstractmethod
-    def _commit(self, batch: Sequence[Job[Any]]) -> list[Any] | None:
+    def _commit(self, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
         """Run the batch as one transaction; return a result or an exception for each job.
 
         Returns None if the outcome is not known yet; the batch is settled later.
@@ -308,3 +291,19 @@ class Database(ABC):
 
 def do_nothing(_connection: Connection) -> None:
     """Hold a place in the order of transactions."""
+
+
+def _take(
+    jobs: queue.SimpleQueue[QueuedJob[Any] | None], first: QueuedJob[Any]
+) -> tuple[list[QueuedJob[Any]], bool]:
+    """Return the first job with those queued behind it, and whether to close the database after them."""
+    batch = [first]
+    while len(batch) < _BATCH and batch[-1].behind is None:
+        try:
+            job = jobs.get_nowait()
+        except queue.Empty:
+            break
+        if job is None:
+            return batch, True
+        batch.append(job)
+    return batch, False

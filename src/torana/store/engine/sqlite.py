@@ -20,7 +20,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from torana.errors import StoreUnavailable
-from torana.store.engine.database import Database, Job, do_nothing
+from torana.store.engine.database import Database, QueuedJob, do_nothing
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class SqliteDatabase(Database):
     def __init__(self, *, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(monotonic=monotonic)
         self._engine = sqlite_engine(path, create=False)
-        self._start()
+        self._thread.start()
 
     async def rewrite(self) -> None:
         """Rewrite the whole file (VACUUM), without remains of deleted data.
@@ -99,7 +99,7 @@ class SqliteDatabase(Database):
         """
         return await self._wait_for(do_nothing, behind=_empty_log)
 
-    def _commit(self, batch: Sequence[Job[Any]]) -> list[Any]:
+    def _commit(self, batch: Sequence[QueuedJob[Any]]) -> list[Any]:
         """Run the batch as one transaction; return a result or an exception for each job."""
         try:
             with self._engine.begin() as connection:

@@ -12,9 +12,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 
 from torana.errors import StoreUnavailable
-from torana.store.engine.database import Database, Job, do_nothing
+from torana.store.engine.database import Database, QueuedJob, do_nothing
 from torana.store.engine.postgres.connection import PostgresUrl
-from torana.store.engine.postgres.writer import TakenOver, Writer
+from torana.store.engine.postgres.writer import Writer
 from torana.store.engine.tables import memory_words, message_words, metadata
 
 T = TypeVar("T")
@@ -28,6 +28,9 @@ _ATTEMPTS = 3
 #: Errors after which the transaction may succeed: a serialization failure and a deadlock.
 _CONFLICTS = frozenset({"40001", "40P01"})
 
+#: The rare outcome of a transaction whose COMMIT got no answer before the gateway stopped or was replaced.
+_UNKNOWN = "The connection was lost, and it is unknown whether this was stored. Look before you repeat it."
+
 #: The error of a statement in a transaction that has failed before, which is a fault of the program.
 _FAILED_BEFORE = "25P02"
 
@@ -36,7 +39,7 @@ _FAILED_BEFORE = "25P02"
 class _Uncertain:
     """A transaction whose COMMIT got no answer, with the results of its jobs."""
 
-    batch: Sequence[Job[Any]]
+    batch: Sequence[QueuedJob[Any]]
     outcomes: Sequence[Any]
     number: int
 
@@ -45,7 +48,7 @@ class PostgresDatabase(Database):
     """The only connection that writes to a PostgreSQL database, in its own thread.
 
     If the connection is lost while a transaction commits, its callers wait until the database can say whether
-    it was committed: ``StoreUnavailable`` always means that nothing was stored.
+    it was committed: ``StoreUnavailable`` means that nothing was stored, except if the gateway stops meanwhile.
     """
 
     out_of_reach = (
@@ -63,7 +66,7 @@ class PostgresDatabase(Database):
         super().__init__(monotonic=monotonic)
         self._writer = Writer(url, purpose=purpose)
         self._uncertain: _Uncertain | None = None
-        self._start()
+        self._thread.start()
 
     async def rewrite(self) -> None:
         """Rewrite all tables (VACUUM FULL), without remains of deleted rows. See ``Database.rewrite``."""
@@ -73,7 +76,7 @@ class PostgresDatabase(Database):
         """Return True: the write-ahead log belongs to the server (see ``out_of_reach``)."""
         return True
 
-    def _next(self) -> Job[Any] | None:
+    def _next(self) -> QueuedJob[Any] | None:
         while not self._resolve():
             try:
                 return self._jobs.get(timeout=_POLL)
@@ -81,7 +84,7 @@ class PostgresDatabase(Database):
                 pass
         return super()._next()
 
-    def _commit(self, batch: Sequence[Job[Any]]) -> list[Any] | None:
+    def _commit(self, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
         if self._uncertain is not None:
             return self._fail(batch, StoreUnavailable(headers={"Retry-After": "5"}))
         error: DBAPIError | None = None
@@ -102,7 +105,7 @@ class PostgresDatabase(Database):
             return self._fail(batch, self._unavailable(error.orig))
         return [error] * len(batch)
 
-    def _commit_on(self, connection: Connection, batch: Sequence[Job[Any]]) -> list[Any] | None:
+    def _commit_on(self, connection: Connection, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
         outcomes = (
             [batch[0].work(connection)]
             if len(batch) == 1
@@ -128,11 +131,11 @@ class PostgresDatabase(Database):
             return True
         try:
             committed = self._writer.was_committed(uncertain.number)
-        except TakenOver as error:
-            self._uncertain = None
-            self._settle(uncertain.batch, self._fail(uncertain.batch, error))
         except (StoreUnavailable, DBAPIError):
-            return False
+            if not self._writer.lost:
+                return False
+            self._uncertain = None
+            self._settle(uncertain.batch, self._fail(uncertain.batch, StoreUnavailable(_UNKNOWN)))
         else:
             self._uncertain = None
             outcomes = uncertain.outcomes if committed else self._commit(uncertain.batch)
@@ -140,7 +143,7 @@ class PostgresDatabase(Database):
                 self._settle(uncertain.batch, outcomes)
         return self._uncertain is None
 
-    def _fail(self, batch: Sequence[Job[Any]], error: StoreUnavailable) -> list[Any]:
+    def _fail(self, batch: Sequence[QueuedJob[Any]], error: StoreUnavailable) -> list[Any]:
         self._failed_at = self._monotonic()
         return [error] * len(batch)
 
@@ -160,7 +163,7 @@ class PostgresDatabase(Database):
     def _dispose(self) -> None:
         if self._uncertain is not None:
             batch, self._uncertain = self._uncertain.batch, None
-            self._settle(batch, self._fail(batch, StoreUnavailable()))
+            self._settle(batch, self._fail(batch, StoreUnavailable(_UNKNOWN)))
         self._writer.engine.dispose()
 
     def _is_broken(self, error: DBAPIError) -> bool:

@@ -44,10 +44,6 @@ AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_dat
 _log = logging.getLogger(__name__)
 
 
-class TakenOver(StoreUnavailable):
-    """Another gateway has used the database since the connection was lost; restart this gateway."""
-
-
 class Writer:
     """The right to write, with its connection. Used by one thread."""
 
@@ -61,7 +57,8 @@ class Writer:
         self._process = new_id("prc")
         self._pid: int | None = None
         self._claimed = False
-        self._lost = False
+        #: Whether another process has written since this one held the lock: this one never writes again.
+        self.lost = False
         #: The number of the last transaction that is known to be committed.
         self._commits = 0
         self._wrote = False
@@ -76,10 +73,10 @@ class Writer:
     def begin(self) -> Connection:
         """Return the connection with a transaction; it is opened again if it was lost.
 
-        Raises ``TakenOver``, ``StoreUnavailable`` or ``DBAPIError``.
+        Raises ``StoreUnavailable``, always once ``lost`` is true, or ``DBAPIError``.
         """
-        if self._lost:
-            raise TakenOver
+        if self.lost:
+            raise self._taken_over()
         connection = self.engine.connect()
         self._wrote = False
         connection.begin()
@@ -88,7 +85,7 @@ class Writer:
     def stamp(self, connection: Connection) -> int | None:
         """Return the number of the connection's transaction, stored in it; None if it has changed nothing.
 
-        Raises ``TakenOver``.
+        Raises ``StoreUnavailable`` if another process has written.
         """
         if not self._wrote:
             return None
@@ -106,7 +103,7 @@ class Writer:
     def was_committed(self, number: int) -> bool:
         """Return whether the transaction with this number, the last one, was committed.
 
-        Raises ``TakenOver``, ``StoreUnavailable`` or ``DBAPIError`` if that cannot be known now.
+        Raises ``StoreUnavailable`` or ``DBAPIError`` if that cannot be known now.
         """
         with self.begin() as connection:
             stored = connection.exec_driver_sql("SELECT commits FROM torana_writer").scalar_one()
@@ -147,8 +144,8 @@ class Writer:
     def _lock(self, connection: psycopg.Connection) -> None:
         """Take the lock.
 
-        Raises ``TakenOver`` if another process has written since this one held the lock, or if its transactions
-        are lost.
+        Raises ``StoreUnavailable`` if another process has written since this one held the lock, or if its
+        transactions are lost.
         """
         taken = connection.execute(_TAKE, (LOCK_SPACE, _WRITER_LOCK)).fetchone()
         if taken is None or not taken[0]:
@@ -159,11 +156,13 @@ class Writer:
         if row is None or row[0] != self._process or row[1] not in (self._commits, self._commits + 1):
             raise self._taken_over()
 
-    def _taken_over(self) -> TakenOver:
-        if not self._lost:
-            _log.critical("database_taken_over")
-        self._lost = True
-        return TakenOver()
+    def _taken_over(self) -> StoreUnavailable:
+        if not self.lost:
+            _log.error("database_taken_over")
+        self.lost = True
+        return StoreUnavailable(
+            "Another gateway has used the database since the connection was lost. Restart this gateway."
+        )
 
     def _refusal(self, connection: psycopg.Connection) -> DatabaseBusy | StoreUnavailable:
         """Return the error for a lock that is taken; end the session of this process that may still hold it."""
