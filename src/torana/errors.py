@@ -22,8 +22,8 @@
     ├── TimedOut                WaitExpired · TurnTimeout · TurnLimit
     ├── CrashedRepeatedly
     ├── Expired · Erased
-    └── OperatorError           ConfigInvalid · DataDirBusy · DataDirUnusable · DatabaseBusy · DatabaseUnusable ·
-                                DatabaseTooNew · BackupInvalid
+    └── OperatorError           ConfigInvalid · DataDirBusy · DataDirUnusable · DatabaseBusy ·
+                                DatabaseUnusable · DatabaseTooNew · BackupInvalid
 
 Each class has a stable ``code``; its docstring is the default message and names the cure. ``api/problems.py``
 is the one table from a branch to an HTTP status; the command line prints an ``OperatorError`` as one line.
