@@ -50,14 +50,17 @@ run: $(VENV)/.run ## the gateway on 127.0.0.1:18789 with its builtin model: no k
 chat: $(VENV)/.run ## talk with the agent in the terminal
 	@$(BIN)/torana chat
 
-PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --durations 10
+PYTEST := $(BIN)/python -m pytest --maxprocesses 8 --durations 10
+
+# The fast tests often wait for other processes: half as many workers again as processors use the time.
+WORKERS = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() * 3 + 1) // 2)')
 
 test: $(VENV)/.dev ## the fast tests, in a few minutes; `make test T=tests/attacks` for all tests of a path
-	$(PYTEST) --dist worksteal $(if $(filter tests,$(T)),-m "not long") $(T)
+	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal $(if $(filter tests,$(T)),-m "not long") $(T)
 
 # A file's tests stay together: they share servers that take long to start.
 test-long: $(VENV)/.dev ## the tests with real platforms, kills and attacks, and the property tests with more examples
-	TORANA_TEST_PROFILE=long $(PYTEST) --dist loadfile -m "long or hypothesis" $(T)
+	TORANA_TEST_PROFILE=long $(PYTEST) --numprocesses logical --dist loadfile -m "long or hypothesis" $(T)
 
 test-all: test test-long ## every test
 

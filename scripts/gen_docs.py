@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from typer.cli import get_docs_for_click
 
 from torana import errors
-from torana.api import openapi
+from torana.api.application import openapi
 from torana.api.openapi import BODY_PROBLEMS, COMMON_PROBLEMS
 from torana.cli import app as cli
 from torana.config import FLAGS, SECRETS, Settings, describe_allowed_values, flag, variable
@@ -106,8 +106,8 @@ def http_page() -> str:
 
 For programs: `GET /openapi.json`; for people: `GET /docs`. The codes of problems are in [errors.md](errors.md).
 
-Every endpoint except `GET /health` can answer with these problems. The tables below repeat one only where its
-meaning is more specific.
+Every endpoint except `GET /health` can answer with these problems. The tables below repeat a problem only
+where its meaning is more specific.
 
 {_table(("Status", "Meaning"), _statuses(COMMON_PROBLEMS))}
 

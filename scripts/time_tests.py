@@ -12,8 +12,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from os import cpu_count
 
-#: The multiple of the calculation that `make test` may take: eight minutes where it takes 1 s.
-LIMIT = 480.0
+#: The multiple of the calculation that `make test` may take: six minutes where it takes 1 s.
+LIMIT = 360.0
 LOOPS = 24_000_000
 
 

@@ -9,21 +9,28 @@ import os
 import shutil
 import signal
 import site
+import ssl
 import subprocess
 import sys
 import venv
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
+import httpcore2
 import pytest
 from hypothesis import settings
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
+from sqlalchemy.engine import Engine
 from tests.assembling import turns_over
 from tests.postgres import PostgresServer, create_tables, empty
 
@@ -36,11 +43,13 @@ from torana.agent.prompt.files import Prompts
 from torana.agent.prompt.instructions import Instructions
 from torana.agent.prompt.tool_list import ToolList
 from torana.agent.request_size import FixedTokens
+from torana.connectors import registry
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
+from torana.permissions import Rules
 from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
@@ -52,7 +61,7 @@ from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
-from torana.tools import ToolContext
+from torana.tools import ToolContext, operator
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
 from torana.tools.builtin.lists import ListTools
@@ -62,7 +71,6 @@ from torana.tools.builtin.skills import SkillTools
 from torana.tools.builtin.tool_search import ToolSearch
 from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
-from torana.tools.permission import Rules
 from torana.tools.toolset import build_toolset
 from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals
@@ -85,6 +93,9 @@ settings.load_profile(os.environ.get("TORANA_TEST_PROFILE", "fast"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# jsonschema imports it where it is installed: a second and a half for a format that nothing here checks.
+sys.modules.setdefault("rfc3987_syntax", cast("ModuleType", None))
+
 # Collection makes millions of objects that stay: the collector would look at them again and again.
 gc.disable()
 
@@ -100,6 +111,7 @@ def pytest_collection_finish() -> None:
     """Exempt what is loaded by now from garbage collection, which would look at it again in each test."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)  # as in the gateway
     gc.enable()
 
 
@@ -108,6 +120,52 @@ def unsynced() -> Generator[None]:
     """Let commits of this process not wait for the disk: no test cuts the power, and a wait takes time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite_module, "PRAGMAS", (*sqlite_module.PRAGMAS, "synchronous=OFF"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(empty_database: Path) -> Generator[None]:
+    """Let the databases of this process share compiled statements: each would compile the same ones again."""
+    open_engine = database_module.sqlite_engine
+    first = open_engine(empty_database)
+    first.connect().close()
+    compiled: dict[Any, Any] = {}
+
+    def open_alike(path: Path, **options: bool) -> Engine:
+        engine = open_engine(path, **options)
+        engine.dialect = first.dialect  # a compiled statement belongs to its dialect
+        engine.update_execution_options(compiled_cache=compiled)
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database_module, "sqlite_engine", open_alike)
+        yield
+    first.dispose()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def read_once() -> Generator[None]:
+    """Read the installed packages and the trusted certificates once: each gateway would read them again."""
+    default_context = httpcore2.default_ssl_context
+
+    @cache
+    def list_points(_path: tuple[str, ...], group: str) -> EntryPoints:
+        return entry_points(group=group)
+
+    def find_points(*, group: str) -> EntryPoints:
+        return list_points(tuple(sys.path), group)
+
+    @cache
+    def trust(_file: str | None, _directory: str | None, trust_env: bool) -> ssl.SSLContext:
+        return default_context(_trust_env=trust_env)
+
+    def make_context(*, _trust_env: bool = True) -> ssl.SSLContext:
+        return trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"), _trust_env)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operator, "entry_points", find_points)
+        patch.setattr(registry, "entry_points", find_points)
+        patch.setattr(httpcore2, "default_ssl_context", make_context)
         yield
 
 

@@ -35,8 +35,8 @@ VAGUE = re.compile(r"\b(somebody|nobody|whoever|whom)\b", re.IGNORECASE)
 FILES_PER_FOLDER = 21
 METHODS_PER_CLASS = 20
 ARGUMENTS_PER_CONSTRUCTOR = 8
-VAGUE_WORDS = 40
-RELATIVE_DOCSTRINGS = 0.02
+#: The system user `nobody`, as which scripts run.
+VAGUE_WORDS = 13
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -117,7 +117,7 @@ def test_docstrings_begin_with_a_statement() -> None:
     ]
     relative = [docstring for docstring in docstrings if RELATIVE.match(docstring)]
 
-    assert len(relative) <= RELATIVE_DOCSTRINGS * len(docstrings), relative
+    assert relative == []
 
 
 def test_texts_name_their_subject() -> None:

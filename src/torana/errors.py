@@ -49,7 +49,7 @@ class GatewayError(Exception):
     """The gateway has an internal error; its log has the details under the request's id."""
 
     code: ClassVar[str] = "internal_error"
-    #: Whether the same request may succeed later without a change.
+    #: True if the same request may succeed later without a change.
     retryable: ClassVar[bool] = False
 
     def __init__(

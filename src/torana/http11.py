@@ -204,7 +204,7 @@ class Protocol(H11Protocol):
     _unread_since: float | None = None
     #: The client's address or network, as ``_network`` returns it.
     network = ""
-    #: Whether the next request waits until the client has read the last response.
+    #: True if the next request waits until the client has read the last response.
     _next_waits = False
 
     def __init__(self, *arguments: Any, **more: Any) -> None:

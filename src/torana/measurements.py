@@ -76,11 +76,11 @@ class Measurements:
     """The durations and the usage since the start, and the tracer. Use it in the event loop only."""
 
     tracer: Tracer = field(default_factory=NoTracer)
-    #: By the values of the labels.
+    #: The histograms of each stage, by the values of the labels.
     durations: Mapping[Stage, dict[tuple[str, ...], Histogram]] = field(
         default_factory=lambda: {stage: {} for stage in LABELS}
     )
-    #: By the configured name of the model.
+    #: The usage of each model, by its configured name.
     spent: dict[str, ModelUsage] = field(default_factory=dict[str, ModelUsage])
 
     def add(self, stage: Stage, seconds: float, *labels: str) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from torana.characters import HIDDEN, JOINERS, char_class, normalize
 from torana.messages import FileKind
 
-#: What a file is called in the text of a message.
+#: The noun for a file in the text of a message.
 Noun = Literal["image", "file", "voice message", "video"]
 
 #: Maximum number of files of a message over HTTP, and maximum size of each in bytes, which providers accept.

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, Field, TypeAdapter
 from torana.errors import InvalidField
 
 LARGEST_PAGE = 200
-#: A page ends after the item with which its texts have more than this number of characters. Without this limit,
+#: A page ends with the item whose text brings the page above this number of characters. Without this limit,
 #: one user's unread responses could take gigabytes of memory.
 PAGE_CHARACTERS = 250_000
 

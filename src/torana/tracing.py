@@ -23,7 +23,7 @@ class SpanPlace:
     """The position of a span in a trace; by default it begins now, below the current span."""
 
     kind: Literal["internal", "server", "client"] = "internal"
-    #: The begin, in seconds of the monotonic clock.
+    #: The start, in seconds of the monotonic clock.
     since: float | None = None
     #: The headers of the request, which can name the span above.
     headers: Mapping[str, str] | None = None

@@ -195,6 +195,36 @@ async def test_absurd_time_is_ignored_or_a_model_failure(created: object) -> Non
     assert response.text == "hi"
 
 
+@pytest.mark.parametrize("first", [5, True, "text", [], [1]])
+async def test_event_that_is_no_object_is_a_model_failure(first: object) -> None:
+    body = [f"data: {json.dumps(first)}\n\n".encode(), delta(content="hi"), END]
+
+    with pytest.raises(ModelFailed):
+        await streamed(lambda _: RawReply(body=body))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [{"name": 5, "arguments": "{}"}, {"name": True, "arguments": "{}"}, {"name": "f", "arguments": [1]}],
+)
+async def test_tool_call_with_values_of_other_types_is_a_model_failure(function: dict[str, Any]) -> None:
+    call = {"index": 0, "id": "c", "function": function}
+
+    with pytest.raises(ModelFailed, match="TORANA_MODEL_BASE_URL"):
+        await streamed(lambda _: RawReply(body=[delta(tool_calls=[call]), END]))
+
+
+@pytest.mark.parametrize("odd", [5, [1], {"a": 1}])
+async def test_ids_and_names_that_are_no_texts_are_left_out(odd: object) -> None:
+    call = {"index": 0, "id": odd, "function": {"name": "f", "arguments": "{}"}}
+    body = [event(id=odd, model=odd), delta(tool_calls=[call]), END]
+
+    response = await streamed(lambda _: RawReply(body=body))
+
+    assert (response.model_name, response.provider_response_id) == ("m", "c")
+    assert isinstance(response.tool_calls[0].tool_call_id, str)
+
+
 @pytest.mark.parametrize("reply", [[Call("f", {"a": 1})], "text"])
 async def test_usage_of_a_rule_is_reported(reply: Any) -> None:
     response = await streamed(lambda _: Reply(answer=reply, usage={"prompt_tokens": 7, "completion_tokens": 3}))

@@ -55,7 +55,7 @@ def place(tmp_path: Path) -> Place:
 
 
 A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month or 3 turns"
-A_MINUTE = "(messages a minute are rate_per_user and rate_global)"
+A_MINUTE = "(rate_per_user and rate_global limit messages per minute)"
 
 
 @pytest.mark.parametrize(

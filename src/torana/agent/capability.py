@@ -9,6 +9,7 @@ from typing import Any, cast
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import (
     AbstractCapability,
+    RawToolArgs,
     ValidatedToolArgs,
     WrapModelRequestHandler,
     WrapToolExecuteHandler,
@@ -71,6 +72,13 @@ class Safeguards(AbstractCapability[Run]):
         """Send the model request, and keep the response for the journal."""
         measured = partial(self.measured.request, handler=handler)
         return await request_with_journal(ctx, request_context, measured)
+
+    async def before_tool_validate(
+        self, ctx: RunContext[Run], *, call: ToolCallPart, tool_def: ToolDefinition, args: RawToolArgs
+    ) -> RawToolArgs:
+        """Refuse a denied tool before its arguments are validated."""
+        self.permits.refuse_denied_tool(ctx, call, tool_def)
+        return args
 
     async def wrap_tool_execute(
         self,

@@ -73,7 +73,7 @@ class Compaction:
         self._timeout = timeout
         self._pause = pause
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        #: By session id.
+        #: The summaries in progress, by session id.
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopped = False
 

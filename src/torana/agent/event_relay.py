@@ -37,7 +37,7 @@ class Watch:
     def __init__(self, emit: Emit, *, said: str) -> None:
         """``said`` is the text that earlier attempts settled; it is not emitted again."""
         self._emit = emit
-        #: Bytes of thinking and of calls that arrived of the last answer: a provider charges for them.
+        #: Bytes of thinking and of tool calls in the current answer, for which a provider charges.
         self.unsaid = 0
         self._pieces = [said] if said else []
         #: The first half of a surrogate pair whose second half has not arrived.

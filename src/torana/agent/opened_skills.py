@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 
 from torana.agent.approval import changed_arguments
-from torana.tools.permission import OPENS_SKILL, SLUG
+from torana.permissions import OPENS_SKILL, SLUG
 
 
 class OpenedSkills:

@@ -11,8 +11,8 @@ from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import RunUsage
 
+from torana.permissions import Calling, PermissionVerdict, Rules, promised_by
 from torana.tools import ToolContext
-from torana.tools.permission import Calling, PermissionVerdict, Rules, promised_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Toolbox:
         self._rules = rules
 
     async def overview(self, *, user: str | None, token: str | None, skill: str | None) -> Overview:
-        """Return the permissions that apply now to a user with a token, with a skill opened."""
+        """Return the current permissions for a user, a token and an opened skill."""
         # Tools are filtered by the run's dependencies; there is no run here.
         no_caller = cast(
             "RunContext[ToolContext]", RunContext[Any](deps=None, model=self._model, usage=RunUsage())

@@ -21,7 +21,7 @@ from torana.agent.opened_skills import slug_in
 from torana.agent.run import Run, step_number
 from torana.agent.text import arguments_of
 from torana.errors import FieldFault, InvalidField
-from torana.tools.permission import RUNS_SKILL, Calling, Rules, promised_by
+from torana.permissions import RUNS_SKILL, Calling, Rules, promised_by
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +49,16 @@ class PermissionGate:
             if not self._rules.is_always_denied(self._calling(ctx, tool, {}))
         ]
         return replace(asked, model_request_parameters=replace(parameters, function_tools=tools))
+
+    def refuse_denied_tool(self, ctx: RunContext[Run], call: ToolCallPart, tool: ToolDefinition) -> None:
+        """Raise ``ToolFailed`` for a tool that is denied for all arguments, before they are validated.
+
+        An error about invalid arguments would describe a tool that the model may not know.
+        """
+        known = ctx.deps.journal.call(step_number(ctx), call.tool_call_id)
+        calling = self._calling(ctx, tool, {})
+        if (known is None or known.runs_again) and self._rules.is_always_denied(calling):
+            raise _tool_denied(call, f"it is denied ({self._rules.verdict(calling).why})")
 
     async def run_tool(
         self,

@@ -34,7 +34,7 @@ from torana.models.listing import listed
 #: Bytes added for each message part and each tool, such as its role.
 _FRAME = 64
 
-#: A text of that size, for each content of a prompt.
+#: The frame of each content of a prompt: a text of ``_FRAME`` bytes.
 _CONTENT_FRAME = " " * _FRAME
 
 #: Tool sets whose tokens are remembered; the operator's rules decide which sets exist.

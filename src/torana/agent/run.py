@@ -25,7 +25,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self.call_ids: set[str] = set()
-        #: Whether a model request is unanswered.
+        #: True if a model request is unanswered.
         self.is_open = False
         #: The run's usage before the request.
         self._before = RunUsage()

@@ -15,9 +15,9 @@ from torana.turns.events.activity import ActivityEvent
 
 
 class ActivityStream(StreamingResponse):
-    """Events until ``seconds`` have passed, the gateway stops, or the token of the request ends.
+    """Events until ``seconds`` have passed, the gateway stops, or the token of the request becomes invalid.
 
-    After ``keep_alive`` seconds without an event a comment is sent. The token is checked as often.
+    The token is checked every ``keep_alive`` seconds. After this time without an event, a comment is sent.
     """
 
     media_type = EVENTS

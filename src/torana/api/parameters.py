@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Path, Query
+from fastapi import Header, Path, Query
 
 from torana.errors import InvalidField
 from torana.paging import LARGEST_PAGE, PAGE_CHARACTERS, read_time
@@ -15,8 +15,8 @@ After = Annotated[str, Query(description="The `next` of the previous page.", max
 Limit = Annotated[
     str,
     Query(
-        description=f"The number of items, 1 to {LARGEST_PAGE}; a number outside counts as the nearest. A page "
-        f"with more than {PAGE_CHARACTERS:,} characters ends early.",
+        description=f"The number of items, 1 to {LARGEST_PAGE}; a number outside of this range counts "
+        f"as its nearest bound. A page with more than {PAGE_CHARACTERS:,} characters ends early.",
         max_length=20,
         json_schema_extra={"pattern": "^[0-9]+$"},
     ),
@@ -32,15 +32,27 @@ Since = Annotated[
 ]
 Until = Annotated[str, Query(description="Only before this time.", max_length=40)]
 
+LastEventId = Annotated[
+    str, Header(alias="Last-Event-ID", description="The id of the last event that the client received.")
+]
+AfterEvent = Annotated[str, Query(description="`Last-Event-ID`, for clients that cannot send headers.")]
+
 #: The 400 of an endpoint with these parameters.
 INVALID_PAGE = "`limit` or `after` is invalid."
+#: The 429 of an endpoint whose requests count as messages.
+RATE_LIMITED = "A rate limit is used up. `Retry-After` says when to try again."
 
 
 def page_size(limit: str) -> int:
     """Return the number of items of a page, limited to the allowed range. Raises ``InvalidField``."""
-    if not limit.isascii() or not limit.isdecimal():
-        raise InvalidField(f"`limit` must be a whole number from 1 to {LARGEST_PAGE}.")
-    return max(1, min(int(limit), LARGEST_PAGE))
+    return bounded_number("limit", limit, 1, LARGEST_PAGE)
+
+
+def bounded_number(name: str, text: str, least: int, most: int) -> int:
+    """Return the whole number in a parameter, or its nearest bound. Raises ``InvalidField``."""
+    if not text.isascii() or not text.isdecimal():
+        raise InvalidField(f"`{name}` must be a whole number from {least} to {most}.")
+    return max(least, min(int(text), most))
 
 
 def time_of(name: str, text: str) -> datetime | None:

@@ -57,7 +57,7 @@ _DETAILS = {
 
 
 async def read_body(request: Request, model: type[Model], *, within: float) -> Model:
-    """Return the request's JSON object as a model. Raises as ``read_object``, and ``InvalidField``."""
+    """Return the request's JSON object as a model. Raises ``InvalidField`` and ``read_object``'s errors."""
     return _validate(model, await read_object(request, within=within))
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from pydantic_ai.models import Model
 
-from torana.api import ApiAccess, Services, create_api
+from torana.api.application import ApiAccess, Services, create_api
 from torana.api.health import Health
 from torana.api.routes.metrics import Metrics
 from torana.api.services import Connections, People, SkillServices
@@ -193,13 +193,13 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
             turns=core.turns, rates=rates, pairing=pairing, database=core.database, takes=core.takes
         ),
         holder=str(settings.data_dir),
-        told=partial(_publish_status, core.turns.live.activity),
+        on_status=partial(_publish_status, core.turns.live.activity),
     )
 
 
 def _publish_status(activity: Activity, status: Status) -> None:
-    told = {"account": status.account, "kind": status.kind, "state": status.state, "reason": status.reason}
-    activity.publish("connector.changed", None, told)
+    data = {"account": status.account, "kind": status.kind, "state": status.state, "reason": status.reason}
+    activity.publish("connector.changed", None, data)
 
 
 def _connections(core: Core, connectors: Connectors, pairing: Pairing, reload: Reload) -> Connections:

@@ -43,6 +43,7 @@ from torana.messages import FileKind, Turn, utc_now
 from torana.models.embeddings import ProviderEmbedder
 from torana.models.files import files_taken
 from torana.models.providers import without_builtin
+from torana.permissions import Rule, Rules
 from torana.schedules import Schedules
 from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
@@ -52,7 +53,6 @@ from torana.store.backup.archive import INSTALLED
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import tokens
 from torana.store.workspaces import Workspaces
-from torana.tools.permission import Rule, Rules
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
@@ -86,7 +86,7 @@ class Core:
     embedder: ProviderEmbedder | None
     workspaces: Workspaces
     schedules: Schedules
-    #: Set when another schedule may be due next.
+    #: Set when the earliest due time of all schedules may have changed.
     due: asyncio.Event
     acting: Tooling
     model: Model
@@ -192,7 +192,7 @@ def _rules(settings: Settings) -> Rules:
 
 
 def open_schedules(settings: Settings, database: Database, *, changed: Callable[[], None]) -> Schedules:
-    """Return the users' schedules. ``changed`` is called when another schedule may be due next."""
+    """Return the users' schedules. ``changed`` is called when the earliest due time may have changed."""
     return Schedules(
         database=database,
         zone=ZoneInfo(settings.timezone),

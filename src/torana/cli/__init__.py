@@ -37,7 +37,7 @@ COMMANDS = {
     "turns": "List, show, retry and cancel turns.",
     "approvals": "List, approve and deny tool calls that wait for approval.",
     "tools": "Show the agent's tools and their permissions.",
-    "schedules": "List, add, pause and remove reminders and scheduled tasks.",
+    "schedules": "List, add, pause, run and remove reminders and scheduled tasks.",
     "token": "Create, list, rotate and revoke tokens.",
     "user": "Export or erase all data of a user.",
     "usage": "Show messages, tokens and money per day, and the limits.",
@@ -69,7 +69,9 @@ class _Commands(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         command = typer.main.get_command(importlib.import_module(f"torana.cli.commands.{cmd_name}").app)
-        command.name = cmd_name
+        command.name, command.short_help = cmd_name, COMMANDS[cmd_name]
+        if isinstance(command, CommandGroup):
+            command.help = command.short_help
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import typer
@@ -11,6 +12,13 @@ from typer.core import TyperGroup
 class CommandGroup(TyperGroup):
     """A group of commands that finds a command without importing pydantic."""
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command with the whole first sentence of its help for lists, or None."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            command.short_help = command.get_short_help_str(sys.maxsize)
+        return command
+
     def get_help_option(self, ctx: Any) -> Any:
         """Return the help option with False as its default: Typer needs pydantic to convert None."""
         option = super().get_help_option(ctx)
@@ -19,15 +27,14 @@ class CommandGroup(TyperGroup):
         return option
 
 
-def new_app(group_help: str | None = None) -> typer.Typer:
-    """Return the application of a group of commands, or without a help text of a single command.
+def new_app(*, is_group: bool = False) -> typer.Typer:
+    """Return the application of a command, or of a group of commands, which gets its help from ``torana``.
 
     Its help is plain text: Typer's formatted help imports rich, which takes as long as all the rest.
     """
     return typer.Typer(
         cls=CommandGroup,
-        help=group_help,
-        no_args_is_help=group_help is not None,
+        no_args_is_help=is_group,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

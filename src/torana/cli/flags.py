@@ -25,7 +25,26 @@ DataDirFlag = Annotated[
     Path | None,
     typer.Option("--data-dir", help=("The directory of the database, logs and skills (TORANA_DATA_DIR).")),
 ]
+UrlFlag = Annotated[
+    str | None, typer.Option("--url", help="Use this gateway, such as https://torana.example.org.")
+]
+TokenEnvFlag = Annotated[
+    str,
+    typer.Option(
+        "--token-env",
+        help="With --url: the environment variable that contains the token. If it is not set, the command asks "
+        "for a required token.",
+    ),
+]
+#: The default of ``--token-env``.
+CHAT_VARIABLE = "TORANA_CHAT_TOKEN"
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def check_one_gateway(url: str | None, *, config: Path | None, data_dir: Path | None) -> None:
+    """Raise ``BadParameter`` for the options of a remote gateway and of one on this machine together."""
+    if url is not None and (config is not None or data_dir is not None):
+        raise typer.BadParameter("--url cannot be combined with --config and --data-dir")
 
 
 def settings_from(**flags: Any) -> Loaded:

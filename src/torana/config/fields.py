@@ -19,7 +19,7 @@ from pydantic_settings import NoDecode
 from torana.limits.policies import parse_limit
 from torana.limits.prices import parse_price
 from torana.messages import FileKind
-from torana.tools.permission import Rule
+from torana.permissions import Rule
 
 _HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
 _VISIBLE = re.compile(r"[!-~]{1,512}")
@@ -210,7 +210,7 @@ ConnectorTables = Annotated[
     NoDecode,
     BeforeValidator(document),
     Field(max_length=50),
-    Allowed("a table for each connector, such as [connectors.telegram], its name of a-z, 0-9, _ and -"),
+    Allowed("a table for each connector, such as [connectors.telegram]; its name has only a-z, 0-9, _ and -"),
 ]
 
 PermissionRules = Annotated[
@@ -218,7 +218,7 @@ PermissionRules = Annotated[
     NoDecode,
     BeforeValidator(document),
     Field(max_length=500),
-    Allowed("a table with tool and permission (allow, ask or deny), perhaps user, token and skill"),
+    Allowed("a table with tool and permission (allow, ask or deny), and optionally user, token and skill"),
 ]
 
 #: A table for each MCP server by its name, and under ``mcpServers`` those in the format of other clients.
@@ -235,7 +235,7 @@ _A_LIMIT = "a limit such as 500 messages/day, 100000 tokens/minute, 5 usd/month 
 
 BudgetLimits = Annotated[
     ListOf[Annotated[str, AfterValidator(_limit)]],
-    Allowed(f"{_A_LIMIT} (messages a minute are rate_per_user and rate_global)"),
+    Allowed(f"{_A_LIMIT} (rate_per_user and rate_global limit messages per minute)"),
 ]
 TokenLimits = Annotated[ListOf[Annotated[str, AfterValidator(_token_limit)]], Allowed(_A_LIMIT)]
 OwnPrices = Annotated[

@@ -138,8 +138,8 @@ class Settings(BaseModel):
         default=("text",),
         description=(
             "The kinds of files that the model receives: `text`, and `image` and `pdf` for a "
-            "model that accepts them; `builtin` receives none. Of other files from chat "
-            "platforms the model receives only the name."
+            "model that accepts them; `builtin` receives none. The model receives only the "
+            "names of other files from chat platforms."
         ),
     )
     embedding_model: EmbeddingModel = Field(

@@ -135,7 +135,7 @@ def _is_no_directory(path: Path) -> bool:
 
 
 def path_exists(path: Path) -> bool:
-    """Return whether the path exists, also as a broken link. False if the path cannot be accessed."""
+    """Return whether the path exists; a broken link exists too. False if the path cannot be accessed."""
     try:
         path.lstat()
     except (OSError, ValueError):

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from torana.config.formatting import allowed_item, describe_allowed_values, format_value, is_list, nearest
 from torana.config.settings import PREFIX, SECRETS, TABLES, Settings, variable
 from torana.config.sources import Source
-from torana.tools.permission import RULE_KEYS
+from torana.permissions import RULE_KEYS
 
 T = TypeVar("T")
 

@@ -18,8 +18,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from torana.connectors.transport.markup import plain
 
-#: How a part is repeated after a crash that left its delivery unknown: ``keyed`` platforms recognise a repeated
-#: key, ``readable`` platforms can be searched for the part, and ``blind`` platforms get it again with a mark.
+#: The way to repeat a part after a crash that left its delivery unknown: ``keyed`` platforms recognise a
+#: repeated key, ``readable`` platforms can be searched for the part, and ``blind`` platforms get it again
+#: with a mark.
 Repeat = Literal["keyed", "readable", "blind"]
 
 
@@ -296,7 +297,7 @@ class Connector(ABC, Generic[S]):
 
     Settings: ClassVar[type[ConnectorSettings]]
     abilities: ClassVar[Capabilities]
-    #: Whether a sender's id means the same person on every account of the platform, on any server.
+    #: True if a sender's id means the same person on every account of the platform, on any server.
     #: If not, a sender who is paired with one account is unknown to the other accounts.
     global_ids: ClassVar[bool] = False
 

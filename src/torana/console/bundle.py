@@ -4,7 +4,8 @@ Each module becomes a function of its own scope, after the modules that it impor
 each statement: ``import { a, b as c } from "./file.js";`` and ``import a from "./file.js";`` at the beginning
 of a line, and ``export function``, ``export class``, ``export const``, ``export default`` or
 ``export { a as b }``.
-Comments have lines of their own. They and the indentation are left out, which makes the page smaller.
+Comments have lines of their own. They, the indentation and the spaces around operators are left out, which
+makes the page smaller; no string contains an operator between spaces.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _DECLARED = re.compile(r"^export (?=(?:async function\*?|function\*?|class|const
 _LISTED = re.compile(r"\bexport\s*\{([^}]*)\};?")
 _DEFAULT = re.compile(r"\bexport default ")
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
+_OPERATOR = re.compile(r" (=>|={1,3}|!==|&&|\|\||<=|>=|\?\?) ")
 _BLANK = re.compile(r"^\s+", re.MULTILINE)
 
 #: A line break in a template before an element or a value, which htm leaves out; no statement begins so.
@@ -42,12 +44,12 @@ def bundle(read: Callable[[str], str], entry: str) -> str:
         names[path] = None
         folder = posixpath.dirname(path)
         text = _IMPORT.sub(lambda found: _bind(found, add(_resolve(folder, found[3]))), read(path))
-        names[path] = name = f"module{len(functions)}"
+        names[path] = name = f"m{len(functions)}"
         functions.append(_as_function(name, text))
         return name
 
     add(entry)
-    script = compact("\n".join(functions))
+    script = _OPERATOR.sub(r"\1", compact("\n".join(functions)))
     if re.search(r"</script|<!--", script, re.IGNORECASE):
         raise ValueError("A module contains </script or <!--, which HTML does not allow in a script element.")
     return script

@@ -50,8 +50,9 @@ def build_page(config: Mapping[str, Any]) -> ConsolePage:
 
 
 def _compact_style(text: str) -> str:
-    """Return a style sheet without the spaces around its punctuation."""
-    return re.sub(r"\s*([{};,])\s*", r"\1", compact(text)).replace(": ", ":")
+    """Return a style sheet without spaces around punctuation, last semicolons and zeros before points."""
+    style = re.sub(r"\s*([{};,>])\s*", r"\1", compact(text)).replace(": ", ":").replace(";}", "}")
+    return re.sub(r"(?<![\d.])0\.(?=\d)", ".", style)
 
 
 def _number_texts(script: str) -> tuple[str, dict[str, Any]]:

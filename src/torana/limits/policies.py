@@ -34,7 +34,7 @@ class Limit:
 
     @property
     def label(self) -> str:
-        """Return its part of a policy's name, such as ``tokens-day`` or ``turns``."""
+        """Return the limit's part of a policy's name, such as ``tokens-day`` or ``turns``."""
         return self.unit if self.period is None else f"{self.unit}-{self.period}"
 
     @property

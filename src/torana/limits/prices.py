@@ -132,10 +132,6 @@ def _library_price(name: str, input_tokens: int, output_tokens: int) -> float | 
     service, _, model = name.partition(":")
     try:
         tokens = Tokens(input_tokens=input_tokens, output_tokens=output_tokens)
-        return float(calc_price(tokens, model, provider_id=_PROVIDERS.get(service, service)).total_price)
+        return float(calc_price(tokens, model, provider_id=service).total_price)
     except (LookupError, ValueError):
         return None
-
-
-#: pydantic-ai's provider names that differ from the price list's.
-_PROVIDERS = {"openai-chat": "openai", "openai-responses": "openai"}

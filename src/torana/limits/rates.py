@@ -47,14 +47,14 @@ class MessageRates:
         ``Retry-After`` and the names of all violated policies.
         """
         now = self._monotonic()
-        self._sweep(now)
-        policies = self._policies(user, token)
-        violated = [policy for policy in policies if len(self._window(policy, now)) >= policy.quota]
-        if violated:
-            raise _refusal(self._standings(policies, now), violated)
+        policies = self._check(user, token, now)
         for policy in policies:
             self._window(policy, now).append(now)
         return self._standings(policies, now)
+
+    def check(self, user: str | None, token: str | None = None) -> None:
+        """Raise ``RateLimited`` as ``take`` does, without counting a message."""
+        self._check(user, token, self._monotonic())
 
     @contextmanager
     def count(self, user: str | None, token: str | None = None) -> Generator[list[LimitStatus]]:
@@ -72,6 +72,15 @@ class MessageRates:
             window = self._windows.get((policy.name, policy.key))
             if window:
                 window.pop()
+
+    def _check(self, user: str | None, token: str | None, now: float) -> list[Policy]:
+        """Return the policies that apply; none of them is violated."""
+        self._sweep(now)
+        policies = self._policies(user, token)
+        violated = [policy for policy in policies if len(self._window(policy, now)) >= policy.quota]
+        if violated:
+            raise _refusal(self._standings(policies, now), violated)
+        return policies
 
     def _policies(self, user: str | None, token: str | None) -> list[Policy]:
         named: list[Policy] = []

@@ -107,7 +107,7 @@ def break_down(connection: Connection, by: Dimension, *, days: int, limit: int, 
     """Return the usage of the last ``days`` days by a dimension, at most ``limit`` values."""
     at = at.astimezone(UTC)
     period = {"first": day_of(at - timedelta(days=days - 1)), "last": day_of(at)}
-    groups = spending.by(connection, by, **period, limit=limit)
+    groups = spending.sums_by(connection, by, **period, limit=limit)
     total = other = spending.total(connection, **period)
     for _, spent in groups:
         other = other.without(spent)

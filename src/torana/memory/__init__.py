@@ -79,7 +79,7 @@ class Memory:
         self._database = database
         self._embedder = embedder
         self._clock = clock
-        #: By user, while one of the user's memories is searched or stored.
+        #: The lock of each user whose memories are searched or stored.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def remember(

@@ -38,9 +38,6 @@ _FIELDS = (
 
 _NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d+)\s*$", re.MULTILINE)
 
-#: pydantic-ai's names of providers that differ from the price list's.
-_PROVIDERS = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownWindow:
@@ -142,7 +139,7 @@ async def _post(model: Model, url: str, body: Mapping[str, Any]) -> object:
 
 
 async def _send(model: Model, method: str, url: str, body: dict[str, Any] | None) -> object:
-    """Return the JSON of a response; None after any failure, because the window is only wished for."""
+    """Return the JSON of a response; None after any failure, because the window is optional."""
     client: Any = getattr(model, "client", None)
     options = {} if body is None else {"body": body}
     try:
@@ -160,7 +157,7 @@ def _listed_window(system: str, name: str) -> object:
     from genai_prices.data_snapshot import get_snapshot
 
     try:
-        _, listed = get_snapshot().find_provider_model(name, None, _PROVIDERS.get(system, system), None)
+        _, listed = get_snapshot().find_provider_model(name, None, system, None)
     except LookupError:
         return None
     return listed.context_window

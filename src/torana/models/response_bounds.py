@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
 from typing import Any, cast
@@ -20,6 +20,7 @@ from pydantic_ai.messages import (
     PartDeltaEvent,
     PartStartEvent,
     TextPartDelta,
+    ToolCallPart,
 )
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.usage import RequestUsage
@@ -36,8 +37,8 @@ _PARTS = 256
 #: Maximum bytes of a response besides its parts, such as its id and the model's name.
 _METADATA_BYTES = 65_536
 
-#: Maximum tokens of one call, ten times the largest context window on the market, and maximum dollars of one
-#: call.
+#: Maximum tokens and maximum dollars of one call. No model on the market has a tenth of these tokens as its
+#: context window.
 _TOKENS = 100_000_000
 _DOLLARS = 10_000
 
@@ -60,6 +61,7 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
             raise _misshapen(error) from error
         meter = _Meter(max_bytes)
         for part in response.parts:
+            _check_call(part)
             meter.add_part(part)
         meter.check_metadata(response)
         return replace(response, usage=plausible(response.usage))
@@ -67,7 +69,11 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
     @asynccontextmanager
     async def stream_bounded(*arguments: Any, **options: Any) -> AsyncGenerator[StreamedResponse]:
         opened = cast("AbstractAsyncContextManager[StreamedResponse]", request_stream(*arguments, **options))
-        async with opened as stream:
+        async with AsyncExitStack() as stack:
+            try:
+                stream = await stack.enter_async_context(opened)
+            except MISSHAPEN as error:
+                raise _misshapen(error) from error
             events = stream._get_event_iterator  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             vars(stream)["_get_event_iterator"] = lambda: _bounded(stream, events(), _Meter(max_bytes))
             yield stream
@@ -141,6 +147,7 @@ async def _bounded(
                 case PartDeltaEvent(delta=delta):
                     meter.add(delta)
                 case PartStartEvent(part=part):
+                    _check_call(part)
                     meter.add_part(part)
                 case _:
                     pass
@@ -157,6 +164,14 @@ async def _bounded(
 
 def _correct_usage(stream: StreamedResponse) -> None:
     stream._usage = plausible(stream._usage)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+
+
+def _check_call(part: object) -> None:
+    """Raise ``UnexpectedModelBehavior`` for a tool call with values of other types than its fields have."""
+    if isinstance(part, ToolCallPart):
+        name, arguments = cast("object", part.tool_name), cast("object", part.args)
+        if not (isinstance(name, str) and isinstance(arguments, str | dict | None)):
+            raise _misshapen(TypeError())
 
 
 def _misshapen(error: Exception) -> UnexpectedModelBehavior:

@@ -18,7 +18,7 @@ class AuditRecord:
         self._database = database
 
     async def add(self, act: Act, action: str, target: str, **detail: Any) -> None:
-        """Record an action that changes no row, before it is done."""
+        """Record an action that changes no row. Call it before the action."""
         await self._database.run(partial(rows.record, act=act, action=action, target=target, **detail))
 
     async def list_entries(self, *, limit: int, after: str | None) -> Page[AuditEntry]:

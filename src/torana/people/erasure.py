@@ -22,7 +22,7 @@ from torana.turns import Turns
 
 KEPT = (
     "amounts of usage under the user's id, without any text",
-    "the audit log: actions on the user's id with their time and principal",
+    "the audit record: actions on the user's id with their time and principal",
     "the operator's denials of accounts on chat platforms",
     ("the ids of the erased turns, which answer 410, and digests of their Idempotency-Keys for a day"),
     ("messages of other speakers in shared rooms and the replies to them, even if they quote the user"),
@@ -110,7 +110,7 @@ class Erasure:
             if deleted is not None:
                 return deleted
         raise Conflict(
-            "The user keeps receiving messages, so no data was erased. The user's tokens are "
+            "Messages of the user keep arriving, so no data was erased. The user's tokens are "
             "revoked. Stop the client that sends the messages, and erase again."
         )
 

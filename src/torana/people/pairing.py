@@ -20,7 +20,7 @@ from torana.tools.validation_messages import suggest_name
 #: The validity of a code. A code from further in the future was made with a wrong clock, and has expired.
 VALID = timedelta(hours=1)
 
-#: The reason of schedules that a denial has paused.
+#: The reason that schedules get when a denial pauses them.
 _DENIED = "paused: its sender was denied"
 
 #: The number of codes that a sender gets before the operator decides; then the sender gets no reply.
@@ -29,7 +29,7 @@ _CODES = 3
 #: The number of pending senders for one account; further senders get no reply.
 _WAITING = 50
 
-#: Without letters and digits that look alike.
+#: The characters of codes, without letters and digits that look alike.
 _ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 _LENGTH = 8
 
@@ -64,7 +64,8 @@ class Pairing:
         return await self._decide(who, "approved", user, kinds, act)
 
     async def deny(self, who: str, *, kinds: Collection[str], act: Act) -> Paired:
-        """Deny a sender, or revoke an approval. The sender gets no further reply. Raises as ``approve``.
+        """Deny a sender, or revoke an approval. The sender gets no further reply. Raises the errors of
+        ``approve``.
 
         Schedules of the sender's user that answer in chats are paused: they would go on talking to the sender.
         """

@@ -125,7 +125,7 @@ class SignIns:
 
 
 def _check_user(new: NewCode, creator: Principal) -> None:
-    """Only an administrator chooses the user of a sign-in; a bound token is that user's already."""
+    """Raise an error if the sign-in is for another user, unless the creator is an administrator."""
     if new.user is None or new.user == creator.user or "admin" in creator.scopes:
         return
     if creator.user is not None:

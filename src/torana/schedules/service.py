@@ -156,7 +156,8 @@ class Schedules:
         return resumed
 
     async def run_now(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
-        """Make an active schedule due now. A rule continues with its next time, and a single time is used up.
+        """Make an active schedule due now. A repeating schedule continues, and a one-off
+        schedule ends.
 
         Raises ``ScheduleEnded`` and ``SchedulePaused``.
         """
@@ -221,9 +222,9 @@ class Schedules:
 
 
 def following(schedule: Schedule, now: datetime) -> datetime | None:
-    """Return the next due time of a schedule with a rule, after now and after the time last dealt with.
+    """Return the next due time of a schedule with a rule, after now and after the last handled time.
 
-    A time dealt with that is more than a day ahead comes from a wrong clock, and is ignored.
+    A handled time that is more than a day ahead comes from a wrong clock, and is ignored.
     """
     assert schedule.cron is not None  # noqa: S101 - the caller has looked
     dealt_with = schedule.dealt_with

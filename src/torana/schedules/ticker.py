@@ -72,7 +72,7 @@ class Ticker:
         #: The time of the last check, and the start of the current period without a pause of the machine.
         self._looked: datetime | None = None
         self._awake_since = clock()
-        #: Whether the rows must be corrected after a change of the clock.
+        #: True if the rows must be corrected after a change of the clock.
         self._untidy = True
 
     def start(self) -> None:

@@ -29,7 +29,7 @@ _ALL_CHARS = 48_000
 #: Maximum characters of a summary; the rest is cut off.
 _SUMMARY_CHARS = 6_000
 
-#: Stored bytes of the messages for which the window has room, per token of the room that they have at least.
+#: Estimate of the stored bytes of messages for each token of the window's room for messages.
 _BYTES_PER_TOKEN = 16
 
 #: Maximum stored bytes that are read at once.

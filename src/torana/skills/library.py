@@ -50,7 +50,7 @@ class Catalogue:
     loaded: tuple[Skill, ...]
     #: Sorted by source, then slug.
     broken: tuple[BrokenSkill, ...]
-    #: Changes with every record, file of a skill and fault. Opaque, without quotation marks.
+    #: Changes when a skill, one of its files or a fault changes. Opaque, without quotation marks.
     etag: str
 
     def get(self, slug: str) -> Skill | None:

@@ -169,8 +169,6 @@ def _in_text(name: str, text: str) -> Iterator[ReportFinding]:
             piece = line[start : start + _PIECE + _OVERLAP]
             for kind, at in find_suspicious(piece):
                 around = piece[max(0, at - 20) : at + _EXCERPT].strip()
-                yield ReportFinding(kind=kind, file=name, line=number, excerpt=_format_line(around)[:_EXCERPT])
-
-
-def _format_line(text: str) -> str:
-    return escape_unprintable(text)
+                yield ReportFinding(
+                    kind=kind, file=name, line=number, excerpt=escape_unprintable(around)[:_EXCERPT]
+                )

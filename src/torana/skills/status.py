@@ -39,9 +39,9 @@ class SkillStatus:
     #: False for core skills and for skills placed by hand.
     installed: bool = False
     origin: str | None = None
-    #: Whether its scripts may run, with all of its needs.
+    #: True if its scripts may run, with all of its needs.
     granted: bool = False
-    #: Whether it has scripts.
+    #: True if it has scripts.
     scripts: bool = False
     #: The digest of a newer version in quarantine.
     newer: str | None = None

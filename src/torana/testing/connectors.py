@@ -67,17 +67,17 @@ class Platform(ABC):
     connector: type[Connector[Any]]
     #: The id of the platform's room; None if it has no rooms. Users can have any name.
     room: str | None = None
-    #: Whether the platform repeats a message that was not acknowledged, at once or after a new connection.
+    #: True if the platform repeats a message that was not acknowledged, at once or after a new connection.
     tells_again = True
-    #: Whether the platform marks senders that are bots.
+    #: True if the platform marks senders that are bots.
     has_bots = True
-    #: Whether a message may have several lines.
+    #: True if a message may have several lines.
     has_lines = True
-    #: Whether other chats go on while a message is processed slowly.
+    #: True if other chats go on while a message is processed slowly.
     concurrently = False
     #: The address that opens a chat with the connector's account; None if the platform has none.
     link: str | None = None
-    #: Whether messages can have attachments.
+    #: True if messages can have attachments.
     has_files = True
     #: Changes each event before it is sent; None sends events as they are.
     change: Callable[[Any], Any] | None = None
@@ -246,7 +246,7 @@ def _check_types(heard: IncomingMessage) -> None:
 class _IncomingContract:
     """Tests of received messages."""
 
-    async def test_a_direct_message_is_heard(self, platform: Platform) -> None:
+    async def test_direct_message_arrives(self, platform: Platform) -> None:
         """Text, sender and place are correct, and the message is addressed."""
         async with listening(platform) as line:
             await platform.say("hello, wörld 🙂\nsecond line" if platform.has_lines else "hello, wörld 🙂")
@@ -263,7 +263,7 @@ class _IncomingContract:
         async with listening(platform) as line:
             assert line.connector.link == platform.link
 
-    async def test_people_are_told_apart(self, platform: Platform) -> None:
+    async def test_users_are_different_senders(self, platform: Platform) -> None:
         """Two users are two senders, in different chats."""
         async with listening(platform) as line:
             await platform.say("one", sender="ana")
@@ -274,7 +274,7 @@ class _IncomingContract:
             assert ana.place.chat != bob.place.chat
             assert ana.id != bob.id
 
-    async def test_our_own_messages_are_not_heard_and_bots_are_marked(self, platform: Platform) -> None:
+    async def test_own_messages_are_ignored_and_bots_are_marked(self, platform: Platform) -> None:
         """The connector ignores its own messages and marks those of bots, so that no loops begin."""
         async with listening(platform) as line:
             await platform.say("hello")
@@ -287,7 +287,7 @@ class _IncomingContract:
             await platform.say("after")
             assert "after" in (await line.next()).text
 
-    async def test_told_again_it_is_the_same_message(self, platform: Platform) -> None:
+    async def test_repeated_delivery_has_the_same_id(self, platform: Platform) -> None:
         """A repeated delivery has the same id."""
         async with listening(platform) as line:
             said = await platform.say("once")
@@ -305,7 +305,7 @@ class _IncomingContract:
                 assert following.id == heard.id
                 following = await line.next()
 
-    async def test_what_was_not_taken_is_told_again(self, platform: Platform) -> None:
+    async def test_unacknowledged_message_is_repeated(self, platform: Platform) -> None:
         """A message is acknowledged after it is processed, not before."""
         if not platform.tells_again:
             pytest.skip("this platform delivers each message once")
@@ -318,7 +318,7 @@ class _IncomingContract:
             assert heard.id == missed.id
             assert "do not lose me" in heard.text
 
-    async def test_a_message_that_takes_long_holds_up_no_other_chat(self, platform: Platform) -> None:
+    async def test_slow_message_does_not_delay_other_chats(self, platform: Platform) -> None:
         """A slow message, for example with a slow file, is acknowledged after it is processed."""
         if not platform.concurrently:
             pytest.skip("this platform delivers all messages together, or one after the other")
@@ -334,7 +334,7 @@ class _IncomingContract:
             while "slow" not in (await line.next()).text:
                 pass
 
-    async def test_malformed_events_are_ignored_alone(self, platform: Platform) -> None:
+    async def test_malformed_event_does_not_affect_other_events(self, platform: Platform) -> None:
         """An event with any wrong field neither ends the connection nor blocks later events."""
         events: list[Any] = []
 
@@ -355,7 +355,7 @@ class _IncomingContract:
             while (heard := await line.next()).text != "after":
                 _check_types(heard)
 
-    async def test_files_arrive_and_are_bounded(self, platform: Platform) -> None:
+    async def test_files_are_fetched_within_a_limit(self, platform: Platform) -> None:
         """An attachment can be fetched, within a limit."""
         if not platform.has_files:
             pytest.skip("this platform has no files")
@@ -376,7 +376,7 @@ class _IncomingContract:
 class _OutgoingContract:
     """Tests of sent parts."""
 
-    async def test_a_reply_stands_where_the_message_was_said(self, platform: Platform) -> None:
+    async def test_reply_appears_in_the_place_of_the_message(self, platform: Platform) -> None:
         """A reply to a message appears in the place of the message, once."""
         async with listening(platform) as line:
             await platform.say("hello", sender="bob")
@@ -386,7 +386,7 @@ class _OutgoingContract:
             shown = await platform.shown(1, to="bob")
             assert "answer" in shown[0].text
 
-    async def test_a_room_is_answered_when_it_addresses_the_account(self, platform: Platform) -> None:
+    async def test_mention_addresses_the_account_in_a_room(self, platform: Platform) -> None:
         """Messages without a mention are not addressed; a leading mention is removed from the text."""
         if platform.room is None:
             pytest.skip("this platform has no rooms")
@@ -403,7 +403,7 @@ class _OutgoingContract:
             await line.connector.send(_rendered(platform, "in the room", heard.place))
             assert "in the room" in (await platform.shown(1, room=platform.room))[0].text
 
-    async def test_a_thread_is_answered_in_the_thread(self, platform: Platform) -> None:
+    async def test_reply_in_a_thread_appears_in_the_thread(self, platform: Platform) -> None:
         """A reply to a message in a thread appears in the thread."""
         if not platform.connector.abilities.threads:
             pytest.skip("this platform has no threads")
@@ -417,7 +417,7 @@ class _OutgoingContract:
             await line.connector.send(_rendered(platform, "here", heard.place))
             assert "here" in (await platform.shown(1, room=platform.room, thread=first))[0].text
 
-    async def test_long_replies_fit_in_their_parts(self, platform: Platform) -> None:
+    async def test_each_part_of_a_long_reply_is_accepted(self, platform: Platform) -> None:
         """The platform accepts each part, and no text is lost between parts."""
         abilities = platform.connector.abilities
         words = [f"word{n}" for n in range(min(abilities.length // 3, 3_000))]
@@ -431,7 +431,7 @@ class _OutgoingContract:
             shown = " ".join(one.text for one in await platform.shown(len(pieces)))
             assert [word for word in words if word not in shown] == []
 
-    async def test_a_reply_of_nothing_but_markup_is_shown(self, platform: Platform) -> None:
+    async def test_reply_of_only_markup_is_accepted(self, platform: Platform) -> None:
         """The platform accepts any Markdown that a model writes."""
         abilities = platform.connector.abilities
         async with listening(platform) as line:
@@ -443,7 +443,7 @@ class _OutgoingContract:
             assert "deep" in " ".join(one.text for one in await platform.shown(len(pieces)))
 
     @pytest.mark.parametrize("seconds", [7.0, None])
-    async def test_a_limit_is_obeyed(self, platform: Platform, seconds: float | None) -> None:
+    async def test_rate_limit_raises_retry_later(self, platform: Platform, seconds: float | None) -> None:
         """After a rate limit, ``RetryLater`` has the platform's time, and a later call succeeds."""
         async with listening(platform) as line:
             await platform.say("hello")
@@ -455,7 +455,7 @@ class _OutgoingContract:
             await line.connector.send(_rendered(platform, "in time", place))
             assert "in time" in (await platform.shown(1))[0].text
 
-    async def test_a_failure_of_the_platform_is_no_success(self, platform: Platform) -> None:
+    async def test_platform_failure_raises_an_error(self, platform: Platform) -> None:
         """A failure raises ``RetryLater`` or ``OutcomeUnknown``."""
         async with listening(platform) as line:
             await platform.say("hello")
@@ -464,7 +464,7 @@ class _OutgoingContract:
             with pytest.raises((RetryLater, OutcomeUnknown)):
                 await line.connector.send(_rendered(platform, "lost?", place))
 
-    async def test_a_refusal_is_final(self, platform: Platform) -> None:
+    async def test_refused_message_raises_permanent_error(self, platform: Platform) -> None:
         """A permanent error raises ``PermanentError``."""
         async with listening(platform) as line:
             await platform.say("hello")
@@ -473,7 +473,7 @@ class _OutgoingContract:
             with pytest.raises(PermanentError):
                 await line.connector.send(_rendered(platform, "no", place))
 
-    async def test_an_edit_replaces_what_was_shown(self, platform: Platform) -> None:
+    async def test_edit_replaces_the_preview(self, platform: Platform) -> None:
         """A preview and the final text are one message."""
         if not platform.connector.abilities.edits:
             pytest.skip("this platform has no edits")
@@ -487,7 +487,7 @@ class _OutgoingContract:
             shown = await platform.shown(1)
             assert [one.text.strip() for one in shown] == ["thought it over"]
 
-    async def test_a_part_sent_twice_is_shown_once(self, platform: Platform) -> None:
+    async def test_repeated_part_is_shown_once(self, platform: Platform) -> None:
         """The platform recognises the key, or the connector finds the part."""
         repeat = platform.connector.abilities.repeat
         if repeat == "blind":
@@ -507,7 +507,7 @@ class _OutgoingContract:
             shown = await platform.shown(2)
             assert ["only once" in one.text for one in shown] == [True, False]
 
-    async def test_typing_is_harmless(self, platform: Platform) -> None:
+    async def test_typing_raises_no_error(self, platform: Platform) -> None:
         """The typing indicator causes no error."""
         async with listening(platform) as line:
             await platform.say("hello")
@@ -517,7 +517,7 @@ class _OutgoingContract:
 class _ConnectionContract:
     """Tests of the connection itself."""
 
-    async def test_a_cut_connection_is_left_or_mended(self, platform: Platform) -> None:
+    async def test_cut_connection_ends_or_reconnects(self, platform: Platform) -> None:
         """After a cut the connector ends or reconnects; it never stays without a connection."""
         async with listening(platform) as line:
             await platform.say("before")
@@ -535,7 +535,7 @@ class _ConnectionContract:
             async with listening(platform):
                 pass
 
-    async def test_it_leaves_nothing_behind(self, platform: Platform) -> None:
+    async def test_no_task_remains_after_cancellation(self, platform: Platform) -> None:
         """After a cancellation, no task of the connector goes on."""
         before = asyncio.all_tasks()
         async with listening(platform) as line:

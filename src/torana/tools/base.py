@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from torana.messages import Turn
+from torana.permissions import Permission
 from torana.tools.opened import OpenedTools
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: Whether a tool may run: always, with approval, or never.
-Permission = Literal["allow", "ask", "deny"]
 
 _ATTRIBUTE = "__torana_tool__"
 

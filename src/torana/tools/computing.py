@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from torana.tools.base import ToolError
+from torana.tools.shares import acquire_within
 from torana.workers.fair_slots import FairSlots
 from torana.workers.pool import WorkerPool
 from torana.workers.worker import CallFailed, MemoryExceeded, ProcessorTimeExceeded, WorkerLost
@@ -44,15 +45,11 @@ class Computing:
     @asynccontextmanager
     async def slot(self, user: str) -> AsyncGenerator[None]:
         """Wait until the user may compute. Raises ``ToolError`` if that takes too long."""
-        try:
-            async with asyncio.timeout(self._wait):
-                await self._slots.acquire(user)
-        except TimeoutError:
-            raise ToolError(
-                f"Not run: the user's other calls took {self._wait:g} s. Too "
-                "many calls were made at once; make "
-                "fewer, or try again later."
-            ) from None
+        refusal = (
+            f"Not run: the user's other calls took {self._wait:g} s. Too many calls were made at once; make "
+            "fewer, or try again later."
+        )
+        await acquire_within(self._wait, self._slots, user, refusal=refusal)
         try:
             yield
         finally:

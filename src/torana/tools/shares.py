@@ -21,6 +21,15 @@ def sharing_user(turn: Turn) -> str:
     return turn.owner if turn.user is None else owner_of(turn.user)
 
 
+async def acquire_within(seconds: float, slots: FairSlots, user: str, *, refusal: str) -> None:
+    """Wait for a slot, which the caller releases. Raises ``ToolError`` if that takes too long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await slots.acquire(user)
+    except TimeoutError:
+        raise ToolError(refusal) from None
+
+
 class ToolShares:
     """Limits the concurrent calls of slow tools, and shares them fairly between users."""
 
@@ -37,14 +46,11 @@ class ToolShares:
         if slots is None:
             yield
             return
-        try:
-            async with asyncio.timeout(self._wait):
-                await slots.acquire(user)
-        except TimeoutError:
-            raise ToolError(
-                f"Not run: earlier calls of {tool} took {self._wait:g} s. Make fewer calls at once, or try "
-                "again later."
-            ) from None
+        refusal = (
+            f"Not run: earlier calls of {tool} took {self._wait:g} s. Make fewer calls at once, or try "
+            "again later."
+        )
+        await acquire_within(self._wait, slots, user, refusal=refusal)
         try:
             yield
         finally:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic_ai import Agent
 
-from torana.tools.base import ToolError
+from torana.tools.shares import acquire_within
 from torana.workers.fair_slots import FairSlots
 
 T = TypeVar("T")
@@ -37,13 +37,8 @@ class ToolThreads:
 
         Raises ``ToolError`` if no thread becomes free in time.
         """
-        try:
-            async with asyncio.timeout(self._wait):
-                await self._slots.acquire(user)
-        except TimeoutError:
-            raise ToolError(
-                f"Not run: earlier tool calls were still running after {self._wait:g} s; try again later."
-            ) from None
+        refusal = f"Not run: earlier tool calls were still running after {self._wait:g} s; try again later."
+        await acquire_within(self._wait, self._slots, user, refusal=refusal)
         executor = _OneThread()
         try:
             with Agent.using_thread_executor(executor):

@@ -66,7 +66,8 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
         self._computing = computing
         self._threads = ToolThreads()
         self._shares = ToolShares()
-        #: By the maximum number of retries, the only part of a definition that depends on the run.
+        #: The definitions by the maximum number of retries, which is all of a definition that depends on the
+        #: run.
         self._described: dict[int, dict[str, ToolsetTool[ToolContext]]] = {}
 
     async def get_tools(self, ctx: RunContext[ToolContext]) -> dict[str, ToolsetTool[ToolContext]]:

@@ -38,7 +38,7 @@ class EventRecorder:
         return "".join(self._pieces)
 
     def with_costs(self, ending: Ending, *, stopped: bool = False) -> Ending:
-        """Return the turn's end with its costs. ``stopped``: the model request was interrupted."""
+        """Return the turn's end with its costs. ``stopped`` is true after an interrupted model request."""
         if self._journal is None:
             return ending
         self._journal.timings.end_all("failed" if ending.state == "failed" else "interrupted")

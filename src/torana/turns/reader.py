@@ -69,13 +69,13 @@ class TurnReader:
         return cut(await self._database.run(work), limit, lambda turn: (turn.created_at, turn.id), TIME_KEY)
 
     async def steps(self, owner: str, turn_id: str) -> list[StepTime]:
-        """Return the steps of the owner's turn by their start. Raises as ``get`` does."""
+        """Return the steps of the owner's turn by their start. Raises the errors of ``get``."""
         await self.get(owner, turn_id)
         work = partial(timings.of_turn, turn_id=turn_id, live=self._live_times(turn_id))
         return await self._database.run(work)
 
     async def calls(self, owner: str, turn_id: str) -> list[ToolCall]:
-        """Return the tool calls of the owner's turn, in order. Raises as ``get`` does."""
+        """Return the tool calls of the owner's turn, in order. Raises the errors of ``get``."""
         turn = await self.get(owner, turn_id)
         records = await self._database.run(partial(calls.of_turn, turn=turn, live=self._live_times(turn_id)))
         return await asyncio.to_thread(calls_of, turn, records, self._clock())

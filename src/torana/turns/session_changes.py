@@ -29,7 +29,7 @@ _ROUNDS = 10
 
 
 class Unchanged(Enum):
-    """Says that a value stays as it is, where None is a value."""
+    """Marks a value that stays as it is, for fields in which None is a value."""
 
     token = 0
 
@@ -130,7 +130,7 @@ class SessionChanges:
                     raise _unknown(session_id)
                 self._turns.reader.forget(deleted.turns)
                 return deleted
-        raise SessionBusy("The session keeps receiving messages. Delete it when they have stopped.")
+        raise SessionBusy("Messages of the session keep arriving. Delete the session when they have stopped.")
 
     async def _session(self, owner: str, session_id: str) -> Session:
         self._turns.check_accepting()

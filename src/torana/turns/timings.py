@@ -12,7 +12,7 @@ from pydantic_ai.messages import ModelResponse
 from torana.messages import MICRO, Turn, Usage, utc_now
 from torana.store.rows.reports.timings import Timing, TimingKind, TimingState
 
-#: Maximum number of times of an attempt; later ones are not kept.
+#: Maximum number of timings of an attempt; further ones are dropped.
 _LIMIT = 1_000
 
 
@@ -75,7 +75,7 @@ class TurnTimings:
         self._end(self._calls.pop((step, call_id), -1), state)
 
     def end_all(self, state: TimingState) -> None:
-        """Note that all actions in progress have failed with the turn, or were interrupted."""
+        """End all actions in progress, which failed with the turn or were interrupted."""
         for number, one in enumerate(self._times):
             if one.ended_at is None:
                 self._end(number, state)

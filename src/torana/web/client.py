@@ -45,9 +45,9 @@ class WebPage:
     #: The final address after all redirects, without a fragment.
     url: str
     status: int
-    #: In lower case, without parameters; ``application/octet-stream`` if the server names none.
+    #: The media type in lower case, without parameters; ``application/octet-stream`` if the server names none.
     media_type: str
-    #: In lower case, as declared by the server, or None.
+    #: The charset in lower case, as declared by the server, or None.
     charset: str | None
     body: bytes
 

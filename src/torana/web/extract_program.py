@@ -1,6 +1,6 @@
 """Extract the text of an HTML page, in a worker process.
 
-It imports nothing of the gateway, so that it starts fast and untrusted input meets no data of the gateway.
+It imports nothing of the gateway, so that it starts fast, and its process holds no data of the gateway.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import Page, expect
 from tests.acceptance.console.conftest import OPERATOR, Models, Visit, client
 from tests.acceptance.console.payloads import PAYLOADS
@@ -49,6 +51,28 @@ def test_messages_and_answers_run_nothing(serve: Serve, visit: Visits, model: Mo
     assert page.locator(".approval").count() == 0
 
 
+def test_mark_without_end_is_shown_as_text(serve: Serve, visit: Visits, model: Models) -> None:
+    # The parser reads an address again for each of its characters: 200,000 stopped the page for seconds.
+    reply = f"[a]({'x' * 200_000}) **b**"
+    visited = visit(serve(model(lambda _: reply)).url, token=OPERATOR)
+    visited.send("hello")
+    expect(visited.turn().locator(".turn-footer")).to_be_visible()
+
+    assert visited.turn().locator(".markdown").text_content() == reply
+
+
+@pytest.mark.parametrize(("reply", "direction"), [("a\n" * 20_000, "ltr"), ("1. שלום a", "rtl")])
+def test_answer_has_the_direction_of_its_first_letter(
+    serve: Serve, visit: Visits, model: Models, reply: str, direction: str
+) -> None:
+    # With `auto`, Chromium took three seconds for 20,000 lines: it read all lines again for each new one.
+    visited = visit(serve(model(lambda _: reply)).url, token=OPERATOR)
+    visited.send("hello")
+    expect(visited.turn().locator(".turn-footer")).to_be_visible()
+
+    expect(visited.turn().locator(".markdown")).to_have_attribute("dir", direction)
+
+
 def test_arguments_and_results_of_tools_run_nothing(serve: Serve, visit: Visits, model: Models) -> None:
     def reply(request: ChatRequest) -> Answer:
         return (
@@ -65,6 +89,17 @@ def test_arguments_and_results_of_tools_run_nothing(serve: Serve, visit: Visits,
     expect(visited.turn().locator(".tool-call")).to_have_count(len(PAYLOADS))
     check_page(visited.page)
     assert visited.page.locator(".approval").count() == 0
+
+
+def test_approval_shows_invisible_characters(serve: Serve, visit: Visits, model: Models) -> None:
+    hidden = "\u202e\u200b\U000e0041\u3164\u00a0"
+    asks = {"TORANA_PERMISSIONS": json.dumps([{"tool": "count_text", "permission": "ask"}])}
+    gateway = serve(model(lambda _: [Call("count_text", {"text": f"a{hidden}b"})]), **asks)
+    visited = visit(gateway.url, token=OPERATOR)
+    visited.send("count")
+
+    shown = r"a\u202e\u200b\udb40\udc41\u3164\u00a0b"
+    expect(visited.turn().locator(".approval pre")).to_contain_text(shown)
 
 
 def test_names_run_nothing(serve: Serve, visit: Visits) -> None:

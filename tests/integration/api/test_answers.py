@@ -11,7 +11,7 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 from starlette.exceptions import HTTPException
 
-from torana.api import ApiAccess, create_api
+from torana.api.application import ApiAccess, create_api
 from torana.app import App
 from torana.errors import ModelFailed
 from torana.testing import ScriptedModel

@@ -125,6 +125,7 @@ async def test_browser_without_token_gets_the_console(start: Start):
     assert refused.headers["www-authenticate"] == 'Bearer realm="torana"'
     assert refused.content == served.content
     assert refused.headers["content-security-policy"] == served.headers["content-security-policy"]
+    assert served.headers["cross-origin-opener-policy"] == "same-origin"
     assert (await client.get("/")).json()["code"] == "unauthorized"
 
 

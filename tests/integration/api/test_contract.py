@@ -48,14 +48,15 @@ async def test_api_prefix_redirects_to_its_root(client: httpx2.AsyncClient):
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
 @pytest.mark.parametrize("prefix", ["", "/api", "/behind/a/proxy"])
-async def test_links_work_under_any_prefix(client: httpx2.AsyncClient, path: str, prefix: str):
-    page = await client.get(path)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_links_work_under_any_prefix(shared_client: httpx2.AsyncClient, path: str, prefix: str):
+    page = await shared_client.get(path)
     links = [part.partition('"')[0] for part in page.text.split('href="')[1:]]
     assert links
     for link in links:
         target = httpx2.URL(f"http://x{prefix}{path}").join(link)
         assert target.path.startswith(prefix + "/")
-        assert (await client.get(target.path.removeprefix(prefix))).status_code == 200
+        assert (await shared_client.get(target.path.removeprefix(prefix))).status_code == 200
 
 
 # --- the token
@@ -302,6 +303,16 @@ async def test_invalid_request_uses_no_rate_limit(start: Start):
     assert (await client.post("/message", json={"content": " "})).status_code == 400
     assert (await client.post("/message", json={"content": "hi"})).status_code == 200
     assert (await client.post("/message", json={"content": "hi"})).json()["violatedPolicies"] == ["global"]
+
+
+@pytest.mark.parametrize("path", ["/message", "/v1/messages"])
+async def test_body_of_a_message_over_the_rate_limit_is_not_parsed(start: Start, path: str):
+    _, client = await start(rate_global=1)
+    assert (await client.post(path, json={"content": "hi"})).status_code == 200
+
+    refused = await client.post(path, content="no JSON", headers={"content-type": "application/json"})
+
+    assert (refused.status_code, refused.json()["violatedPolicies"]) == (429, ["global"])
 
 
 async def test_disabled_limits_send_no_headers(client: httpx2.AsyncClient):

@@ -74,7 +74,10 @@ async def prometheus(directory: Path, target: str) -> AsyncGenerator[httpx2.Asyn
 
 
 async def query(client: httpx2.AsyncClient, expression: str) -> list[dict[str, Any]]:
-    answer = (await client.get("/query", params={"query": expression})).json()
+    response = await client.get("/query", params={"query": expression})
+    if response.status_code == 503:  # Prometheus is starting
+        return []
+    answer = response.json()
     assert answer["status"] == "success", (expression, answer)
     return answer["data"]["result"]
 

@@ -169,7 +169,7 @@ def send(process: Process, content: str = "hi") -> httpx2.Response:
     return httpx2.post(f"{process.url}/message", json={"content": content}, timeout=None)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_running_turn_ends_before_gateway_stops(
     serve: Serve, slow: Slow, background: ThreadPoolExecutor, number: int
 ):
@@ -258,24 +258,12 @@ def test_signal_during_start_stops_gateway_and_answers_held_requests(serve: Serv
     assert (code, "Traceback" in errors) == (0, False)
 
 
-def test_request_is_logged_with_its_id(serve: Serve, tmp_path: Path):
-    process = serve()
-    process.wait_until_ready()
-    answer = httpx2.get(f"{process.url}/nope")
-    process.signal(signal.SIGTERM)
-    process.ended()
-    log = (tmp_path / "data" / "logs" / "torana.log").read_text()
-    lines: list[dict[str, Any]] = [json.loads(line) for line in log.splitlines()]
-    [line] = [line for line in lines if line["event"] == "request"]
-    assert line["request_id"] == answer.headers["x-request-id"] == answer.json()["requestId"]
-    assert (line["method"], line["path"], line["status"]) == ("GET", "/nope", 404)
-
-
 def test_console_has_one_line_for_each_message_and_the_file_has_the_ids(serve: Serve, tmp_path: Path):
     process = serve(TORANA_LOG_FORMAT="console")
     process.wait_until_ready()
     answer = httpx2.post(f"{process.url}/message", json={"content": "what is 6 * 7", "channelId": "kitchen"})
-    assert httpx2.get(f"{process.url}/nope").status_code == 404
+    missing = httpx2.get(f"{process.url}/nope")
+    assert missing.status_code == 404
     process.signal(signal.SIGTERM)
     _, _, console = process.ended()
 
@@ -288,9 +276,12 @@ def test_console_has_one_line_for_each_message_and_the_file_has_the_ids(serve: S
     assert "path=/nope" in refused
     assert "_id=" not in "".join(said)
     log = (tmp_path / "data" / "logs" / "torana.log").read_text()
-    events = {event["event"]: event for line in log.splitlines() if (event := json.loads(line))}
+    events: dict[str, Any] = {event["event"]: event for text in log.splitlines() if (event := json.loads(text))}
     assert events["turn_accepted"]["request_id"] == answer.headers["x-request-id"]
     assert events["turn_ended"]["turn_id"] == events["turn_accepted"]["turn_id"]
+    line = events["request"]
+    assert line["request_id"] == missing.headers["x-request-id"] == missing.json()["requestId"]
+    assert (line["method"], line["path"], line["status"]) == ("GET", "/nope", 404)
 
 
 # --- connections

@@ -30,6 +30,10 @@ COLUMNS, LINES = 60, 200
 _STEERING = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]|\r")
 
 
+def _readable(descriptor: int, seconds: float = 0) -> bool:
+    return bool(select.select([descriptor], [], [], seconds)[0])
+
+
 class Terminal:
     """A command behind a pseudo-terminal, with input and output."""
 
@@ -55,6 +59,8 @@ class Terminal:
         """Read to the end, and return the exit code."""
         for _ in self._readings():
             if self._process.poll() is not None:
+                while _readable(self._descriptor) and (left := self._read()):
+                    self.text += _STEERING.sub("", left)
                 return self._process.returncode
         raise AssertionError
 
@@ -62,7 +68,7 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             yield
-            if select.select([self._descriptor], [], [], 0.1)[0]:
+            if _readable(self._descriptor, 0.1):
                 self.text += _STEERING.sub("", self._read())
         raise AssertionError(f"on the terminal stands {self.text!r}")
 
@@ -115,23 +121,26 @@ class Screen:
     def exit_code(self) -> int:
         """Read to the end, and return the exit code."""
         self.read_until(lambda: self._process.poll() is not None)
+        while _readable(self._descriptor) and self._read():
+            pass
         return self._process.returncode
 
     def read_until(self, condition: Callable[[], bool]) -> str:
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, self.text
-            if select.select([self._descriptor], [], [], 0.1)[0]:
+            if _readable(self._descriptor, 0.1):
                 self._read()
         return self.text
 
-    def _read(self) -> None:
+    def _read(self) -> bytes:
         try:
             data = os.read(self._descriptor, 65_536)
         except OSError:  # the other side is closed
-            return
+            return b""
         self.output += data
         self._stream.feed(data)
+        return data
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 import httpx2
-import pytest
 from rich.cells import cell_len
 from tests.integration.cli.terminal import command_in
 
@@ -42,15 +41,15 @@ def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Pla
     assert len(set(re.findall(r'"session_id": "(ses_\w+)"', log))) == 1
 
 
-@pytest.mark.parametrize("command", ["turns", "sessions", "schedules", "tools", "token"])
-def test_table_fits_a_terminal_of_80_columns(place: Place, command: str) -> None:
+def test_tables_fit_a_terminal_of_80_columns(place: Place) -> None:
     place.serve()
     label = "a description that is too long for a line of this table"
     assert place.run("token", "create", "--user", "ana", "--label", label)[0] == 0
     message = {"content": "remind me tomorrow at 9 to call my sister about the plans for the weekend"}
     httpx2.post(f"{read_address(place.data_dir)}/message", json=message, trust_env=False).raise_for_status()
-    with command_in(place, command, "list") as terminal:
-        assert terminal.exit_code() == 0
-        lines = terminal.text.splitlines()
-    assert len(lines) >= 3
-    assert max(map(cell_len, lines)) <= 80
+    for command in ("turns", "sessions", "schedules", "tools", "token"):
+        with command_in(place, command, "list") as terminal:
+            assert terminal.exit_code() == 0, command
+            lines = terminal.text.splitlines()
+        assert len(lines) >= 3, command
+        assert max(map(cell_len, lines)) <= 80, command

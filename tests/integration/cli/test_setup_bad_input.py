@@ -70,15 +70,6 @@ def run_setup(
     )
 
 
-def test_files_written_by_hand_keep_their_comments(place: Place, server: OpenAIStandIn) -> None:
-    write_by_hand(place.path)
-    code, _, err = place.run("setup", "--base-url", server.url, "--yes", TORANA_MODEL_API_KEY="sk-right")
-    assert (code, err) == (0, "")
-    model = f'model = "openai-chat:{MODEL_NAME}"\nmodel_base_url = "{server.url}"\n'
-    assert (place.path / "torana.toml").read_text() == TOML.replace("usual one\n", f"usual one\n{model}")
-    assert (place.path / ".env").read_text() == f"{DOTENV}TORANA_MODEL_API_KEY=sk-right\n"
-
-
 def test_wrong_key_changes_nothing_and_can_be_typed_again(place: Place, server: OpenAIStandIn) -> None:
     write_by_hand(place.path)
     with command_in(place, "setup", "--base-url", server.url, "--platform", "none", "--no-service") as terminal:
@@ -122,6 +113,7 @@ def test_wrong_key_in_the_file_can_be_replaced(place: Place, server: OpenAIStand
     assert (place.path / ".env").read_text() == "TORANA_MODEL_API_KEY=sk-right\n"
 
 
+@pytest.mark.long
 def test_unreachable_server_changes_nothing(place: Place) -> None:
     write_by_hand(place.path)
     url = f"http://127.0.0.1:{place.free_port()}/v1"
@@ -181,16 +173,6 @@ def test_file_size_limit_is_reported_and_nothing_changes(place: Place) -> None:
     assert done.returncode == 1
     assert "(File too large); nothing was changed" in done.stderr
     assert_unchanged(place.path)
-
-
-@pytest.mark.parametrize("name", [".env", "torana.toml"])
-def test_directory_in_place_of_a_file_is_reported(place: Place, name: str) -> None:
-    (place.path / name).mkdir()
-    code, _, err = place.run("setup", "--provider", "builtin", "--yes")
-    assert code != 0
-    assert f"{name}: cannot be read (Is a directory)" in err
-    assert "Traceback" not in err
-    assert not list((place.path / name).iterdir())
 
 
 #: The questions before the settings are written, and answers.

@@ -11,16 +11,6 @@ from uuid import uuid4
 
 import pytest
 from aiohttp import ClientTimeout, web
-from linebot.v3.messaging import (
-    ApiException,
-    AsyncApiClient,
-    AsyncMessagingApi,
-    Configuration,
-    PushMessageRequest,
-    ShowLoadingAnimationRequest,
-)
-from linebot.v3.webhook import WebhookParser
-from linebot.v3.webhooks import MessageEvent
 from tests.standins.line import BOT, SECRET, TOKEN, LinePlatform, mentioned
 
 from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
@@ -51,26 +41,32 @@ async def heard_of(platform: LinePlatform, line: testing.Line, *events: Any) -> 
 
 async def test_official_library_accepts_stand_in(platform: LinePlatform) -> None:
     """LINE's library confirms that the stand-in follows LINE's protocol."""
+    from linebot.v3 import messaging  # here, because its import takes more than a second
+
     timeout = ClientTimeout(total=10)
-    async with AsyncApiClient(Configuration(host=platform.url, access_token=TOKEN)) as client:
-        api: Any = AsyncMessagingApi(client)
+    configuration = messaging.Configuration(host=platform.url, access_token=TOKEN)
+    async with messaging.AsyncApiClient(configuration) as client:
+        api: Any = messaging.AsyncMessagingApi(client)
         assert (await api.get_bot_info(_request_timeout=timeout)).user_id == BOT
-        push: Any = PushMessageRequest
+        push: Any = messaging.PushMessageRequest
         request = push.from_dict({"to": ANA.chat, "messages": [{"type": "text", "text": "hi"}]})
         key = str(uuid4())
         sent = await api.push_message(request, x_line_retry_key=key, _request_timeout=timeout)
-        with pytest.raises(ApiException) as again:
+        with pytest.raises(messaging.ApiException) as again:
             await api.push_message(request, x_line_retry_key=key, _request_timeout=timeout)
         told: Any = again.value
         assert told.status == 409
         assert json.loads(told.body)["sentMessages"][0]["id"] == sent.sent_messages[0].id
-        loading: Any = ShowLoadingAnimationRequest
+        loading: Any = messaging.ShowLoadingAnimationRequest
         request = loading.from_dict({"chatId": ANA.chat, "loadingSeconds": 20})
         await api.show_loading_animation(request, _request_timeout=timeout)
     assert platform.loading == [{"chatId": ANA.chat, "loadingSeconds": 20}]
 
 
 def test_official_library_parses_calls_of_stand_in() -> None:
+    from linebot.v3.webhook import WebhookParser  # here, because its import takes more than a second
+    from linebot.v3.webhooks import MessageEvent
+
     platform = LinePlatform()
     messages = [
         platform.text("hi"),

@@ -298,7 +298,7 @@ async def talk(
                 clock=clock,
             ),
             holder="here",
-            told=statuses.append,
+            on_status=statuses.append,
             open_=connect,
             pause=pause,
         )

@@ -112,6 +112,10 @@ class Gateway:
         self.write(script)
         return self.call(**call)
 
+    def must_run(self) -> None:
+        """Run a simple script, which must succeed."""
+        assert self.run("print('well')").text == "exit code 0\nstdout:\nwell"
+
 
 @pytest.fixture(scope="session", params=["own", "nobody"])
 def _gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
@@ -146,14 +150,14 @@ def _gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
         gateway = Gateway(home, process, user)
         gateway.run("print('rehearsed')")
         yield gateway
+        gateway.must_run()
         assert process.stdin
         process.stdin.close()
     shutil.rmtree(home)
 
 
 @pytest.fixture
-def gateway(_gateway: Gateway) -> Iterator[Gateway]:
-    """The gateway, which must still run a simple script after each test."""
+def gateway(_gateway: Gateway) -> Gateway:
+    """The gateway, which must still run a simple script after all tests."""
     _gateway.hidden = []
-    yield _gateway
-    assert _gateway.run("print('well')").text == "exit code 0\nstdout:\nwell"
+    return _gateway

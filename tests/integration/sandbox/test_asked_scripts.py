@@ -181,6 +181,7 @@ async def test_script_changed_while_its_approval_is_open_does_not_run(gateway: G
     assert gateway.runs == 0
 
 
+@pytest.mark.long
 async def test_approval_survives_a_kill_and_the_script_runs_once(
     gateway: Gateway,
 ) -> None:

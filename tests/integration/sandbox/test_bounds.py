@@ -14,6 +14,13 @@ from tests.integration.sandbox.conftest import NOBODY, Gateway
 SHORT = {"seconds": 2}
 
 
+@pytest.fixture
+def gateway(gateway: Gateway) -> Iterator[Gateway]:
+    """The gateway, which must still run a simple script after each attack."""
+    yield gateway
+    gateway.must_run()
+
+
 def running(marker: str) -> list[int]:
     return [
         process.pid for process in psutil.process_iter(["cmdline"]) if marker in (process.info["cmdline"] or [])

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from torana.api import openapi
+from torana.api.application import openapi
 from torana.api.middleware.cors import Cors
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from torana.api import openapi
+from torana.api.application import openapi
 from torana.api.schemas.base import RequestBody, Wire
 from torana.api.schemas.contract import HealthBody
 

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -182,7 +183,9 @@ def test_data_directory_below_a_locked_directory_is_reported(
 
 
 def test_occupied_port_is_reported(findings: Callable[[], dict[str, str]], port: int) -> None:
-    with listen("127.0.0.1", port):
+    with listen("127.0.0.1", port) as listener, ThreadPoolExecutor() as threads:
+        # The other program ends the connection: the doctor waits for an answer.
+        threads.submit(lambda: listener.accept()[0].close())
         found = findings()
     assert found == {
         "gateway": f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --host or "

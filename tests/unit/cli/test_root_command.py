@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ import typer
 from torana import __version__, cli
 from torana.cli import COMMANDS
 from torana.errors import ConfigInvalid, OperatorError
+from torana.store.backup.entries import DATABASE_NAME
+from torana.store.engine.migrate import migrate
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -97,6 +100,30 @@ def test_help_page_needs_no_module_of_a_command() -> None:
     ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
     assert "torana.cli" in ended.stderr
     assert "torana.cli.commands" not in ended.stderr
+
+
+#: Runs commands, and prints which of the large libraries each has imported.
+RUN_COMMANDS = """
+import sys
+from torana.cli import app
+for line in sys.stdin.read().splitlines():
+    try:
+        app(line.split(), prog_name="torana")
+    except SystemExit as ended:
+        large = sys.modules.keys() & {"fastapi", "openai", "pydantic_ai"}
+        print(line, ended.code or 0, sorted(large), file=sys.stderr)
+"""
+
+
+def test_quick_commands_import_no_large_library(place: Path) -> None:
+    (place / "data").mkdir()
+    migrate(place / "data" / DATABASE_NAME)
+    lines = ["config show", "sessions list", "turns list", "schedules list", "skills list"]
+    run = [sys.executable, "-c", RUN_COMMANDS]
+    ended = subprocess.run(run, input="\n".join(lines), capture_output=True, text=True, timeout=60, check=True)
+    *small, skills = ended.stderr.splitlines()
+    assert small == [f"{line} 0 []" for line in lines[:-1]]
+    assert "fastapi" not in skills
 
 
 @pytest.mark.parametrize("name", COMMANDS)

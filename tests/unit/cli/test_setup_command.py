@@ -243,6 +243,37 @@ def test_variable_of_the_process_that_outweighs_the_files_is_refused(
     assert is_unchanged(written)
 
 
+def test_files_written_by_hand_keep_their_comments(
+    command: Command, place: Path, server: OpenAIStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_hand = """\
+# Written by hand.
+port = 18790 # not the usual one
+
+  [connectors.irc] # our network
+host = 'irc.example.org'
+nick = "torana"
+"""
+    dotenv = "# Written by hand.\n\nexport OTHER='a b' # kept\n"
+    (place / "torana.toml").write_text(by_hand)
+    (place / ".env").write_text(dotenv)
+    monkeypatch.setenv("TORANA_MODEL_API_KEY", "sk-right")
+    code, _, err = command("setup", "--base-url", server.url, "--yes")
+    assert (code, err) == (0, "")
+    model = f'model = "openai-chat:{MODEL_NAME}"\nmodel_base_url = "{server.url}"\n'
+    assert (place / "torana.toml").read_text() == by_hand.replace("usual one\n", f"usual one\n{model}")
+    assert (place / ".env").read_text() == f"{dotenv}TORANA_MODEL_API_KEY=sk-right\n"
+
+
+@pytest.mark.parametrize("name", [".env", "torana.toml"])
+def test_directory_in_place_of_a_file_is_reported(command: Command, place: Path, name: str) -> None:
+    (place / name).mkdir()
+    code, _, err = command("setup", "--provider", "builtin", "--yes")
+    assert code != 0
+    assert f"{name}: cannot be read (Is a directory)" in err
+    assert not list((place / name).iterdir())
+
+
 def test_model_in_dotenv_is_changed_there(command: Command, place: Path) -> None:
     (place / ".env").write_text("TORANA_MODEL=openai:gpt-5 # chosen\nTORANA_MODEL_API_KEY=sk-old\n")
     assert command("setup", "--provider", "builtin", "--yes")[0] == 0

@@ -59,7 +59,7 @@ def test_skill_with_a_long_description_is_loaded_with_a_warning(command: Command
         "tea: The description in SKILL.md has 1,100 characters, and only the first 1,024 are used; "
         "move details below the front matter.\n"
     )
-    assert "used in part, because too long: tea" in command("doctor")[1]
+    assert "too long, so that only a part is used: tea" in command("doctor")[1]
     (tea,) = (
         one for one in json.loads(command("skills", "list", "--json")[1])["items"] if one["slug"] == "tea"
     )

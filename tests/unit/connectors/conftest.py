@@ -23,13 +23,13 @@ from torana.limits.rates import MessageRates
 from torana.measurements import Measurements
 from torana.messages import EVERYONE, FileKind, Turn, utc_now
 from torana.people.pairing import Pairing
+from torana.permissions import Rules
 from torana.store.engine.database import Database
 from torana.store.rows import deliveries as rows
 from torana.store.rows.audit import Act
 from torana.store.rows.deliveries import Delivery
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
-from torana.tools.permission import Rules
 from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals
 from torana.turns.deliveries import Deliveries

@@ -97,7 +97,7 @@ async def running(database: Database, open_turns: Callable[..., Turns]) -> Async
             clock=clock,
         ),
         holder="here",
-        told=lambda _: changed.set(),
+        on_status=lambda _: changed.set(),
         open_=connect,
     )
 
@@ -170,7 +170,7 @@ async def test_account_whose_supervisor_fails_is_logged(
             clock=utc_now,
         ),
         holder="there",
-        told=fail,
+        on_status=fail,
     )
     await hub.start()
     await told.wait()

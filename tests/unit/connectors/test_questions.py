@@ -14,10 +14,10 @@ from tests.unit.connectors.conftest import Gateway
 
 from torana.connectors.base import Attachment, Capabilities, OutcomeUnknown, PermanentError
 from torana.messages import GATEWAY_OWNER, Inbound, utc_now
+from torana.permissions import Rule, Rules
 from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
-from torana.tools.permission import Rule, Rules
 from torana.turns.approvals import Choice
 
 Open = Callable[..., Awaitable[Gateway]]

@@ -91,7 +91,7 @@ class Watched:
             deliver=Nowhere().deliver,
             lease=AccountLease(database=database, holder="here", clock=clock, duration=lease),
             clock=clock,
-            told=self._note,
+            on_status=self._note,
             open_=open_,
             pause=self._pause,
         )

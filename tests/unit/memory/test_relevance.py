@@ -26,10 +26,14 @@ def test_single_character_queries_are_not_slower() -> None:
     characters = [chr(0x4E00 + number) for number in range(1_000)]
     text = "".join(characters)
     candidates = [candidate(number, text) for number in range(40)]
-    lone, pairs = terms(" ".join(characters)), terms(text)
+    lone, pairs = characters[:QUERY_LIMIT], terms(text)
     assert len(lone) == len(pairs) == QUERY_LIMIT
 
     assert _seconds(lone, candidates) < 10 * _seconds(pairs, candidates)
+
+
+def test_query_has_at_most_two_prefixes() -> None:
+    assert terms("我 猫 blue 是 一 我的") == ["我", "猫", "blue", "我的"]
 
 
 def _seconds(query: list[str], candidates: list[Candidate]) -> float:

@@ -1,11 +1,10 @@
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -364,24 +363,36 @@ def test_each_failure_is_explained_in_one_line(error: Exception, told: str):
     assert explain(error).detail == told
 
 
+def anthropic_error() -> Exception:
+    from anthropic import AnthropicError  # here, because its import takes a second
+
+    return AnthropicError("no")
+
+
+def openai_error() -> Exception:
+    from openai import APIConnectionError
+
+    return APIConnectionError(request=httpx2.Request("POST", f"{OPENAI}responses"))
+
+
 @pytest.mark.parametrize(
-    ("cause", "told"),
+    ("make_cause", "told"),
     [
         (
-            anthropic.AnthropicError("no"),
+            anthropic_error,
             "the key was refused by the provider: check ANTHROPIC_API_KEY or TORANA_MODEL_API_KEY",
         ),
         (
-            openai.APIConnectionError(request=httpx2.Request("POST", f"{OPENAI}responses")),
+            openai_error,
             "the key was refused by api.openai.com: check OPENAI_API_KEY or TORANA_MODEL_API_KEY",
         ),
     ],
 )
-def test_refused_key_is_reported_without_the_providers_message(cause: Exception, told: str):
+def test_refused_key_is_reported_without_the_providers_message(make_cause: Callable[[], Exception], told: str):
     error = ModelHTTPError.for_category(
         ModelAuthenticationError, status_code=401, model_name="m", body={"message": "Wrong key: abc…xyz"}
     )
-    error.__cause__ = cause
+    error.__cause__ = make_cause()
 
     assert explain(error).detail == told
 

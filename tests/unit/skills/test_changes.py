@@ -264,12 +264,15 @@ async def test_one_of_concurrent_installations_succeeds(place: Place) -> None:
 @pytest.mark.parametrize(
     ("files", "fault"),
     [
-        ({"tea/README.md": "x"}, "There is no SKILL.md in it"),
+        ({"tea/README.md": "x"}, "The source contains no SKILL.md"),
         ({"tea/SKILL.md": "no front matter"}, "has no front matter"),
         ({"tea/SKILL.md": SKILL.replace("description", "purpose")}, "has no description"),
         ({"tea/SKILL.md": "---\n# comment\n---\n"}, "not a mapping"),
-        ({"tea.tar.gz": tarred()}, "There is no SKILL.md in it"),
-        ({"a/SKILL.md": SKILL, "b/SKILL.md": SKILL}, "There are 2 skills in it: a, b. Choose one with --path,"),
+        ({"tea.tar.gz": tarred()}, "The source contains no SKILL.md"),
+        (
+            {"a/SKILL.md": SKILL, "b/SKILL.md": SKILL},
+            "The source contains 2 skills: a, b. Choose one with --path,",
+        ),
         ({"../SKILL.md": SKILL}, "is a path outside of it"),
     ],
 )

@@ -16,10 +16,10 @@ from torana.agent import Answer, Bounds, Emit, TurnAgent
 from torana.agent.journal import Journal, Step
 from torana.limits.budgets import Budgets
 from torana.messages import Turn, TurnEvent, Usage
+from torana.permissions import Rules
 from torana.store.engine.database import Database
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
-from torana.tools.permission import Rules
 from torana.turns import Queue, Turns
 from torana.turns.approvals import Approvals
 

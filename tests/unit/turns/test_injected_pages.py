@@ -11,9 +11,9 @@ from tests.standins.web import SITE, Internet, internet
 
 from torana.agent import TurnAgent
 from torana.messages import Turn
+from torana.permissions import Rule, Rules
 from torana.store.workspaces import Workspaces
 from torana.tools.builtin.web import WebTools
-from torana.tools.permission import Rule, Rules
 from torana.turns import Turns
 from torana.web.readable import Reader
 

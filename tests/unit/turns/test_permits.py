@@ -15,11 +15,11 @@ from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 
 from torana.errors import InvalidField
 from torana.messages import Inbound, Turn
+from torana.permissions import Rule, Rules
 from torana.store.rows import approvals as rows
 from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools import Permission, ToolContext
-from torana.tools.permission import Rule, Rules
 from torana.turns.approvals import Choice
 
 Boot = Callable[..., Awaitable[Any]]
@@ -148,6 +148,19 @@ async def test_orders_on_a_page_run_no_tool_without_approval(
     assert told["send"].startswith("send was not run: it was denied.")
     assert {"wipe", "unmarked"} & offered_tools(model, 0) == set()
     assert {"read_page", "send"} <= offered_tools(model, 0)
+
+
+async def test_invalid_call_of_a_denied_tool_reveals_none_of_its_arguments(
+    boot: Boot, house: House, message: Message
+) -> None:
+    model = ScriptedModel([call("send", weight="heavy")], "No.")
+    gateway = await boot(model, house.toolset(), rules=Rules([Rule(tool="send", permission="deny")]))
+
+    await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
+
+    told = returned(model.requests[1].messages)["send"]
+    assert told.startswith("send was not run: it is denied")
+    assert "weight" not in told
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class Contexts:
         """Build the context of a turn; ``settled`` are the messages that earlier attempts settled."""
         window = await self._sessions.window(turn)
         may_recall = self._recall_in_rooms or not window.shared
-        # Calls and results from a time when a user was alone.
+        # The messages may hold private results from the time when the session had one user.
         messages = window.messages if may_recall else history.without_private_data(window.messages)
         memories = await self._recall(turn) if may_recall else []
         knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)

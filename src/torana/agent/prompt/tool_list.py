@@ -11,9 +11,9 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.agent.opened_skills import slugs_opened_in
 from torana.models.listing import mark_unlisted
+from torana.permissions import RUNS_SKILL
 from torana.skills import Skills
 from torana.tools.opened import OpenedTools
-from torana.tools.permission import RUNS_SKILL
 
 #: The tools that every request lists, in this order: they open the others.
 CORE = ("load_skill", "find_tools", "remember", "recall")

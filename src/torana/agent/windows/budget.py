@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -28,23 +29,29 @@ from torana.models.builtin import BuiltinModel
 from torana.models.context_overflow import Overflow, overflow_of
 from torana.models.context_windows import KnownWindow, find_window
 
-#: The largest part of a window that is reserved for the answer.
+#: The largest reservation for the answer is the window divided by this number.
 _ANSWER_SHARE = 4
 
-#: The factor of the estimate before a provider has reported tokens; a margin on reported tokens; its bounds.
+#: The factor of the estimate before a provider has reported tokens, a margin on reported tokens, and the
+#: bounds of the factor.
 _FIRST_FACTOR, _MARGIN, _FACTORS = 1.25, 1.05, (0.2, 6.0)
 
-#: The part of the difference by which a factor that was too high falls.
+#: A factor that is too high is lowered by this part of its error at each response.
 _FALL = 0.1
 
-#: Requests with fewer estimated tokens do not correct the estimate: the provider's own frame weighs too much.
+#: Requests with fewer estimated tokens do not correct the estimate, because most of their tokens are the
+#: provider's own frame.
 _TELLING_TOKENS = 200
 
-#: Questions about an unknown window: before the first requests. Ollama knows it once the model is loaded.
+#: Maximum number of questions to the server about an unknown window, each before a request: Ollama knows the
+#: window only after it has loaded the model.
 _QUESTIONS = 2
 
 #: The part of the window that a retried request may fill, if the provider does not state the window.
 _SMALLER = 0.5
+
+#: Seconds for which the window is smaller after a refusal.
+_SMALLER_SECONDS = 600.0
 
 _log = logging.getLogger(__name__)
 
@@ -53,21 +60,31 @@ class ContextBudget:
     """The context window of one model, and the estimate of its tokens."""
 
     def __init__(
-        self, *, window: int, answer: int, find: Callable[[], Awaitable[KnownWindow]] | None = None
+        self,
+        *,
+        window: int,
+        answer: int,
+        find: Callable[[], Awaitable[KnownWindow]] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``window`` 0 means that ``find`` finds it. ``answer`` is the maximum number of output tokens."""
         self._answer = answer
         self._find = find if window == 0 else None
         self._questions = 0
-        self._window = window or None
+        self._known_window = window or None
+        self._monotonic = monotonic
+        #: The window after a refusal, and the end of its time.
+        self._smaller: tuple[int, float] | None = None
         self._factor = _FIRST_FACTOR
         self._asking = asyncio.Lock()
         self._tool_sizes = ToolSizes()
 
     @property
     def window(self) -> int | None:
-        """Return the context window in tokens; None before it is known."""
-        return self._window
+        """Return the context window in tokens, which is smaller after a refusal; None before it is known."""
+        if self._smaller is None or self._smaller[1] <= self._monotonic():
+            return self._known_window
+        return self._smaller[0]
 
     @property
     def message_room(self) -> int | None:
@@ -84,8 +101,8 @@ class ContextBudget:
                 return
             found = await self._find()
             self._questions = self._questions + 1 if found.is_assumed else _QUESTIONS
-            if found.tokens != self._window:
-                self._window = found.tokens
+            if found.tokens != self._known_window:
+                self._known_window = found.tokens
                 _log.info("context_window", extra={"tokens": found.tokens, "assumed": found.is_assumed})
 
     def fit(self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> FittedRequest:
@@ -101,9 +118,10 @@ class ContextBudget:
     def settings(self, settings: ModelSettings | None, parts: Parts) -> ModelSettings | None:
         """Return the settings with a limit of the answer that the window has room for."""
         limit = (settings or {}).get("max_tokens")
-        if settings is None or limit is None or self._window is None:
+        window = self.window
+        if settings is None or limit is None or window is None:
             return settings
-        left = max(self._reserve(self._window), self._window - self._tokens(parts.total))
+        left = max(self._reserve(window), window - self._tokens(parts.total))
         return settings if limit <= left else {**settings, "max_tokens": left}
 
     def learn(self, estimated: Parts, reported: int) -> None:
@@ -119,11 +137,14 @@ class ContextBudget:
         self._factor += (factor - self._factor) * step
 
     def shrink(self, overflow: Overflow, estimated: Parts) -> None:
-        """Make the requests smaller after the provider refused one; with files, only to a stated window."""
+        """Make the requests smaller after the provider refused one; with files, only to a stated window.
+
+        The smaller window holds for ten minutes: the error may be wrong, and it concerns all users.
+        """
         self._questions = _QUESTIONS
-        if overflow.window is not None and overflow.window < (self._window or overflow.window + 1):
-            self._window = overflow.window
-        _log.warning("context_window_exceeded", extra={"window": self._window, "asked": overflow.asked})
+        if overflow.window is not None and overflow.window < (self.window or overflow.window + 1):
+            self._make_smaller(overflow.window)
+        _log.warning("context_window_exceeded", extra={"window": self.window, "asked": overflow.asked})
         asked = overflow.asked or 0
         if estimated.files:
             return
@@ -131,13 +152,15 @@ class ContextBudget:
             self.learn(estimated, asked)
         elif overflow.window is None or self._tokens(estimated.total) <= overflow.window:
             # The estimate or the window is wrong, and the provider does not say which.
-            self._window = int(self._tokens(estimated.total) * _SMALLER)
+            self._make_smaller(int(self._tokens(estimated.total) * _SMALLER))
+
+    def _make_smaller(self, window: int) -> None:
+        self._smaller = window, self._monotonic() + _SMALLER_SECONDS
 
     def _room(self) -> int | None:
         """Return the estimated tokens that a request may have, without the room for the answer."""
-        if self._window is None:
-            return None
-        return max(1, int((self._window - self._reserve(self._window)) / self._factor))
+        window = self.window
+        return None if window is None else max(1, int((window - self._reserve(window)) / self._factor))
 
     def _reserve(self, window: int) -> int:
         return min(self._answer, window // _ANSWER_SHARE)

@@ -36,17 +36,19 @@ from torana.sessions.cutting import first_kept
 #: The share of the room for the instructions, and for instructions and tool definitions together.
 _INSTRUCTIONS_SHARE, _FIXED_SHARE = 0.5, 0.75
 
-#: Characters of a tool's result that stay when it is shortened, and of any text.
+#: Characters that remain of a shortened tool result, and of any other shortened text.
 _RESULT_CHARS = 300
 _LEAST_CHARS = 40
 
-#: The name of the only argument of a call whose arguments are shortened; a request contains an object for them.
+#: The arguments of a call are an object. If they are shortened, the object has only this argument, with their
+#: text.
 _SHORTENED_ARGUMENTS = "arguments"
 
 #: The text in place of a file.
 _LEFT_OUT = "[This file does not fit into the model's context window.]"
 
-#: How many times the newest texts are shortened further before the request is sent as it is.
+#: Maximum number of times that the newest texts are shortened. After that the request is sent, even if it
+#: does not fit.
 _ROUNDS = 12
 
 
@@ -54,7 +56,8 @@ _ROUNDS = 12
 class Parts:
     """The estimated tokens of a request: instructions, tool definitions, and all messages.
 
-    ``files`` is the share of pictures and PDF files in the messages; the real number may be many times larger.
+    ``files`` is the part of ``messages`` for pictures and PDF files; their real number of tokens may be many
+    times larger.
     """
 
     instructions: int

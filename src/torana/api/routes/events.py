@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Header, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from torana.api.activity_stream import ActivityStream
 from torana.api.dependencies import current_principal, require_scopes, services_of
 from torana.api.openapi import activity_answer, problem_responses
+from torana.api.parameters import AfterEvent, LastEventId, bounded_number
 from torana.api.routes.router import new_router
-from torana.errors import InvalidField
 
 #: Maximum seconds of a stream; the client then continues with `Last-Event-ID`.
 _LONGEST = 3_600
@@ -29,14 +29,12 @@ router = new_router()
     "`approval.decided`, `delivery.ended` and, for the scope `admin`, `connector.changed`. Their data has ids "
     "and states; the resources have the rest. The first event is `reset` unless the stream continues after "
     "`Last-Event-ID` without a gap; it also comes if the client is too slow. After a `reset`, load the lists "
-    "again. The stream ends when the token does.",
+    "again. The stream ends when the token expires or is revoked.",
 )
 async def events(
     request: Request,
-    last_event_id: Annotated[
-        str, Header(alias="Last-Event-ID", description="The id of the last event that was received.")
-    ] = "",
-    after: Annotated[str, Query(description="The same, for clients that cannot send headers.")] = "",
+    last_event_id: LastEventId = "",
+    after: AfterEvent = "",
     seconds: Annotated[
         str,
         Query(
@@ -46,8 +44,7 @@ async def events(
         ),
     ] = str(_LONGEST),
 ) -> Response:
-    if not seconds.isascii() or not seconds.isdecimal():
-        raise InvalidField(f"`seconds` must be a whole number up to {_LONGEST}.")
+    limit = bounded_number("seconds", seconds, 0, _LONGEST)
     services, principal = services_of(request), current_principal(request)
 
     async def is_valid() -> bool:
@@ -57,5 +54,5 @@ async def events(
         services.turns.live.activity.follow(principal.view, after=last_event_id or after or None),
         is_valid=is_valid,
         keep_alive=services.keep_alive,
-        seconds=min(int(seconds), _LONGEST),
+        seconds=limit,
     )

@@ -9,6 +9,7 @@ from fastapi import Request
 from torana.api.dependencies import act, current_principal, services_of
 from torana.api.middleware.authentication import SIGN_IN_PATH, credentials_of
 from torana.api.openapi import json_body, problem_responses
+from torana.api.parameters import RATE_LIMITED
 from torana.api.request_body import read_optional_body
 from torana.api.routes.router import new_router
 from torana.api.schemas.identity import MeBody, SignInCodeBody, SignInCodeRequest
@@ -41,7 +42,7 @@ async def me(request: Request) -> MeBody:
         {
             403: "The token lacks one of the wanted scopes, or may not name this user.",
             409: _NOT_NEEDED,
-            429: "A rate limit is used up. `Retry-After` says when to try again.",
+            429: RATE_LIMITED,
         },
         reads_body=True,
     ),

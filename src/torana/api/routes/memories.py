@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
-from torana.api.parameters import After, Id, Limit, page_size
+from torana.api.parameters import RATE_LIMITED, After, Id, Limit, page_size
 from torana.api.request_body import read_body
 from torana.api.routes.router import new_router
 from torana.api.schemas.memories import (
@@ -32,7 +32,6 @@ _PLACE = "/v1/users/{user_id}/memories"
 _COUNTS = "Counts as a message for the rate limits."
 _NO_USER = "The token may not read this user, or the id is invalid."
 _NO_MEMORY = "The user has no such memory."
-_LIMITED = "A rate limit is used up. `Retry-After` says when to try again."
 _TOO_LONG = "`text` has more than 2,000 characters, or the body is larger than 262,144 bytes."
 
 _Query = Annotated[
@@ -60,7 +59,7 @@ router = new_router()
         {
             400: "`limit` or `after` is invalid, or `after` is used with `query`.",
             404: _NO_USER,
-            429: _LIMITED,
+            429: RATE_LIMITED,
         }
     ),
     summary="List or search the memories of a user",
@@ -90,7 +89,7 @@ async def memories(
     status_code=201,
     response_description="The new memory.",
     responses=problem_responses(
-        {404: _NO_USER, 409: "The user has the maximum number of memories.", 413: _TOO_LONG, 429: _LIMITED},
+        {404: _NO_USER, 409: "The user has the maximum number of memories.", 413: _TOO_LONG, 429: RATE_LIMITED},
         reads_body=True,
     )
     | {
@@ -119,7 +118,7 @@ async def remember(request: Request, response: Response, user: UserInPath) -> Me
     _PLACE,
     dependencies=[require_scopes("memory")],
     response_description="The forgotten memories.",
-    responses=problem_responses({400: "`query` is missing or blank.", 404: _NO_USER, 429: _LIMITED}),
+    responses=problem_responses({400: "`query` is missing or blank.", 404: _NO_USER, 429: RATE_LIMITED}),
     summary="Forget the memories that match a query, with the memories that they superseded",
     description=_COUNTS,
 )
@@ -156,7 +155,7 @@ async def memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryWit
             404: _NO_MEMORY,
             409: "A newer memory superseded this one, or the user has the maximum number of memories.",
             413: _TOO_LONG,
-            429: _LIMITED,
+            429: RATE_LIMITED,
         },
         reads_body=True,
     ),
@@ -180,7 +179,7 @@ async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> Me
     f"{_PLACE}/{{memory_id}}",
     dependencies=[require_scopes("memory")],
     response_description="The forgotten memory.",
-    responses=problem_responses({404: _NO_MEMORY, 429: _LIMITED}),
+    responses=problem_responses({404: _NO_MEMORY, 429: RATE_LIMITED}),
     summary="Forget a memory, with the memories that it superseded",
     description=_COUNTS,
 )

@@ -32,6 +32,7 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
     """Accept a message and return its answer as requested. A known key returns the turn of the key."""
     as_events = wants_events(", ".join(request.headers.getlist("accept")))
     preferences = read_preferences(request.headers.getlist("prefer"))
+    _check_rates(request, services)
     inbound = await (_inbound_with_files if with_files else _inbound)(request, services)
     turn = await _find_by_key(services, inbound)
     response_headers: Mapping[str, str] = _REPLAYED
@@ -48,6 +49,13 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
             cancel_when_left=preferences.cancel_on_disconnect,
         )
     return await _plain(request, services, turn, preferences, response_headers)
+
+
+def _check_rates(request: Request, services: Services) -> None:
+    """Raise ``RateLimited`` before the body is read, unless it may be a repetition, which needs no rate."""
+    if "idempotency-key" not in request.headers:
+        principal: Principal = request.state.principal
+        services.rates.check(principal.user, principal.token)
 
 
 async def _inbound(request: Request, services: Services) -> Inbound:
@@ -108,7 +116,7 @@ async def _plain(
         return _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
     seconds = services.wait if preferences.wait is None else min(preferences.wait, services.wait)
     if preferences.wait is None and turn.has_ended:
-        # A yes or a no is answered by the turn that it continues.
+        # The response to a yes or a no is the answer of the turn that asked.
         turn = await services.turns.open_approvals.asking_turn(turn)
     try:
         ended = turn if turn.has_ended else await _wait_for_end(request, services, turn, seconds, preferences)

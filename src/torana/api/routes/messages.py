@@ -24,7 +24,7 @@ router = new_router()
     responses={200: message_answer(), 202: message_later()}
     | problem_responses(MESSAGE_PROBLEMS | _PROBLEMS, reads_body=True),
     summary="Send a message with files",
-    description="As `POST /message`, with `files`.",
+    description="Works like `POST /message`; the body may also contain `files`.",
     openapi_extra={"requestBody": json_body(MessageWithFilesBody), "parameters": message_headers()},
 )
 async def message_with_files(request: Request) -> Response:

@@ -106,6 +106,8 @@ def _console() -> _Console:
     )
     headers = {
         "Content-Security-Policy": page.policy,
+        # A page that opens this one cannot navigate it.
+        "Cross-Origin-Opener-Policy": "same-origin",
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",

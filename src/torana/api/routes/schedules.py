@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Query, Request, Response
@@ -14,6 +15,7 @@ from torana.api.routes.router import new_router
 from torana.api.schemas.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
 from torana.messages import ID_LIMIT, SCHEDULE_STATES, Principal
 from torana.schedules import NewSchedule
+from torana.store.rows.schedules import Schedule
 
 _PLACE = "/v1/schedules"
 _MISSING = "There is no such schedule."
@@ -97,12 +99,10 @@ async def schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     dependencies=[require_scopes("message", unbound="read")],
     response_description="The removed schedule.",
     responses=problem_responses({404: _MISSING}),
-    summary="Remove a schedule; a turn that it has started continues",
+    summary="Remove a schedule; a turn that it has already started continues",
 )
 async def remove_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-    view = current_principal(request).view
-    removed = await services_of(request).schedules.remove(view, schedule_id, act=oversight(request))
-    return ScheduleBody.from_schedule(removed)
+    return await _changed(request, services_of(request).schedules.remove, schedule_id)
 
 
 @router.post(
@@ -113,9 +113,7 @@ async def remove_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     summary="Pause a schedule until it is resumed",
 )
 async def pause_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-    view = current_principal(request).view
-    paused = await services_of(request).schedules.pause(view, schedule_id, act=oversight(request))
-    return ScheduleBody.from_schedule(paused)
+    return await _changed(request, services_of(request).schedules.pause, schedule_id)
 
 
 @router.post(
@@ -123,12 +121,10 @@ async def pause_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     dependencies=[require_scopes("message", unbound="read")],
     response_description="The active schedule.",
     responses=problem_responses({404: _MISSING, 409: _ENDED}),
-    summary="Resume a schedule with its next time; a one-off that was missed runs now",
+    summary="Resume a schedule with its next time; a one-off schedule that was missed runs now",
 )
 async def resume_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-    view = current_principal(request).view
-    resumed = await services_of(request).schedules.resume(view, schedule_id, act=oversight(request))
-    return ScheduleBody.from_schedule(resumed)
+    return await _changed(request, services_of(request).schedules.resume, schedule_id)
 
 
 @router.post(
@@ -136,12 +132,18 @@ async def resume_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     dependencies=[require_scopes("message", unbound="read")],
     response_description="The schedule, which is due now.",
     responses=problem_responses({404: _MISSING, 409: _NOT_ACTIVE}),
-    summary="Run an active schedule now; a rule continues with its next time, a single time is used up",
+    summary="Run an active schedule now; a repeating schedule continues, and a one-off schedule ends",
 )
 async def run_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-    view = current_principal(request).view
-    due = await services_of(request).schedules.run_now(view, schedule_id, act=oversight(request))
-    return ScheduleBody.from_schedule(due)
+    return await _changed(request, services_of(request).schedules.run_now, schedule_id)
+
+
+async def _changed(
+    request: Request, change: Callable[..., Awaitable[Schedule]], schedule_id: str
+) -> ScheduleBody:
+    """Return the schedule after the change."""
+    changed = await change(current_principal(request).view, schedule_id, act=oversight(request))
+    return ScheduleBody.from_schedule(changed)
 
 
 def _new_schedule(body: ScheduleRequest, principal: Principal) -> NewSchedule:

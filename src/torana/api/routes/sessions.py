@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.export_stream import ExportStream, export_answer
 from torana.api.openapi import json_body, problem_responses
-from torana.api.parameters import After, Id, Limit, page_size
+from torana.api.parameters import RATE_LIMITED, After, Id, Limit, page_size
 from torana.api.request_body import one_of, read_body, read_optional_body
 from torana.api.routes.router import new_router
 from torana.api.schemas.search import SearchBody
@@ -97,7 +97,7 @@ async def session(request: Request, session_id: Id) -> SessionBody:
     dependencies=[require_scopes("message", unbound="read")],
     response_description="The session.",
     responses=problem_responses({404: _MISSING}, reads_body=True),
-    summary="Change the title of a session, and archive it or end that",
+    summary="Change the title of a session, archive it, or take it out of the archive",
     openapi_extra={"requestBody": json_body(SessionChange)},
 )
 async def change_session(request: Request, session_id: Id) -> SessionBody:
@@ -162,7 +162,7 @@ async def export_session(
         {
             404: "There is no such session, or `turnId` is not one of its turns.",
             409: "The turn has not ended, or `channelId` has a session already.",
-            429: "A rate limit is used up. `Retry-After` says when to try again.",
+            429: RATE_LIMITED,
         },
         reads_body=True,
     ),

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Header, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.openapi import events_answer, problem_responses
-from torana.api.parameters import INVALID_PAGE, After, Id, Limit, Since, Until, page_size, time_of
+from torana.api.parameters import (
+    INVALID_PAGE,
+    After,
+    AfterEvent,
+    Id,
+    LastEventId,
+    Limit,
+    Since,
+    Until,
+    page_size,
+    time_of,
+)
 from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
 from torana.api.schemas.turns import CallBody, CallsBody, StepBody, StepsBody, TurnBody, TurnItem, TurnsBody
@@ -127,10 +138,8 @@ async def turn_calls(request: Request, turn_id: Id, limit: Limit = "50", after: 
 async def turn_events(
     request: Request,
     turn_id: Id,
-    last_event_id: Annotated[
-        str, Header(alias="Last-Event-ID", description="The id of the last event that was received.")
-    ] = "",
-    after: Annotated[str, Query(description="The same, for clients that cannot send headers.")] = "",
+    last_event_id: LastEventId = "",
+    after: AfterEvent = "",
 ) -> Response:
     services = services_of(request)
     found = await services.turns.reader.get(current_principal(request).view, turn_id)

@@ -8,12 +8,11 @@ from fastapi import Query, Request
 
 from torana.api.dependencies import require_scopes, services_of
 from torana.api.openapi import problem_responses
-from torana.api.parameters import Limit, page_size
+from torana.api.parameters import Limit, bounded_number, page_size
 from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
 from torana.api.schemas.usage import BreakdownBody, GatewaySpendingBody, UserSpendingBody
 from torana.api.user_ids import UserInPath
-from torana.errors import InvalidField
 from torana.limits.usage_reports import Subject
 from torana.messages import USAGE_DAYS_LIMIT
 from torana.store.rows.reports.spending import DIMENSIONS
@@ -22,7 +21,7 @@ _Days = Annotated[
     str,
     Query(
         description=f"The number of days up to today, 1 to {USAGE_DAYS_LIMIT}; "
-        "a number outside counts as the nearest.",
+        "a number outside of this range counts as its nearest bound.",
         max_length=20,
         json_schema_extra={"pattern": "^[0-9]+$"},
     ),
@@ -48,7 +47,11 @@ router = new_router()
     summary="Get the usage of all users together, and the state of the global limits",
 )
 async def usage(request: Request, days: _Days = "30", by: _By = "", limit: Limit = "50") -> GatewaySpendingBody:
-    spending, period, largest = services_of(request).spending, _days(days), page_size(limit)
+    spending, period, largest = (
+        services_of(request).spending,
+        bounded_number("days", days, 1, USAGE_DAYS_LIMIT),
+        page_size(limit),
+    )
     found = None
     if by:
         dimension = one_of("by", by, DIMENSIONS)
@@ -67,12 +70,7 @@ async def usage(request: Request, days: _Days = "30", by: _By = "", limit: Limit
     summary="Get the usage of a user by day, and the state of the user's limits",
 )
 async def user_usage(request: Request, user: UserInPath, days: _Days = "30") -> UserSpendingBody:
-    report = await services_of(request).spending.report(Subject(user=user), days=_days(days))
+    report = await services_of(request).spending.report(
+        Subject(user=user), days=bounded_number("days", days, 1, USAGE_DAYS_LIMIT)
+    )
     return UserSpendingBody.from_report(report, user=user)
-
-
-def _days(text: str) -> int:
-    """Return the number of days to report, limited to the allowed range. Raises ``InvalidField``."""
-    if not text.isascii() or not text.isdecimal():
-        raise InvalidField(f"`days` must be a whole number from 1 to {USAGE_DAYS_LIMIT}.")
-    return max(1, min(int(text), USAGE_DAYS_LIMIT))

@@ -25,7 +25,7 @@ def _read_arguments(value: object) -> dict[str, Any]:
 
 
 class ApprovalBody(Wire):
-    """A tool call that waits for a decision, or has one."""
+    """A tool call that needs approval, and the decision if there is one."""
 
     id: str
     digest: Annotated[
@@ -107,9 +107,11 @@ class ToolBody(Wire):
 
     name: str
     description: str
-    idempotent: Annotated[bool, Field(description="Whether a call that a crash interrupted is repeated.")]
+    idempotent: Annotated[bool, Field(description="True if a call that a crash interrupted is repeated.")]
     permission: Permission
-    why: Annotated[str, Field(description="The rule that decided the permission, or that no rule did.")]
+    why: Annotated[
+        str, Field(description="The rule that decided the permission, or a note that there is none.")
+    ]
 
     @classmethod
     def from_offer(cls, offer: ToolOverview) -> Self:

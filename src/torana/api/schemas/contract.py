@@ -196,10 +196,10 @@ class SkillBody(Wire):
     title: str
     source: Literal["core", "user"]
     description: str
-    requires_auth: Annotated[bool, Field(description="Whether the skill declares credentials that it needs.")]
+    requires_auth: Annotated[bool, Field(description="True if the skill declares credentials that it needs.")]
     version: str | None
     license: str | None
-    eligible: Annotated[bool, Field(description="Whether this machine meets all requirements of the skill.")]
+    eligible: Annotated[bool, Field(description="True if this machine meets all requirements of the skill.")]
     missing: Missing
     tags: list[str]
     digest: str

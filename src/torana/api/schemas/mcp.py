@@ -27,7 +27,7 @@ class McpServerBody(Wire):
 
     @classmethod
     def from_supervisor(cls, supervisor: McpSupervisor, /, **fields: Any) -> Self:
-        """Return the body of a server, with the fields that only this class has."""
+        """Return the body of a server; ``fields`` are the other fields of a subclass."""
         status = supervisor.status
         return cls.model_validate(
             {

@@ -30,7 +30,7 @@ _Text = Annotated[
 
 
 def _without_default(schema: dict[str, Any]) -> None:
-    """Remove the default of a field that can be left out but has no value then."""
+    """Remove the default of an optional field from the schema: an omitted field changes nothing."""
     del schema["default"]
 
 
@@ -69,7 +69,7 @@ class MemoryBody(Wire):
     text: str
     subject: Annotated[str | None, Field(description="The subject, case-folded (NFKC).")]
     turn_id: Annotated[
-        str | None, Field(description="The turn that the memory comes from; null if it comes from none.")
+        str | None, Field(description="The turn that the memory comes from; null if it comes from no turn.")
     ]
     created_at: Time
     superseded_at: Time | None
@@ -77,7 +77,7 @@ class MemoryBody(Wire):
 
     @classmethod
     def from_memory(cls, memory: Remembered, /, **fields: Any) -> Self:
-        """Return the body of a stored memory, with the fields that only this class has."""
+        """Return the body of a stored memory; ``fields`` are the other fields of a subclass."""
         return cls(
             id=memory.id,
             text=memory.text,
@@ -95,7 +95,7 @@ class MemoryFound(MemoryBody):
 
     score: Annotated[
         float | None,
-        Field(description="How well the memory matches the query, within this list; null without a query."),
+        Field(description="The score of the match, comparable within this list; null without a query."),
     ]
 
 

@@ -82,7 +82,7 @@ class TokenBody(Wire):
 
     @classmethod
     def from_token(cls, token: Token, now: datetime, /, **fields: Any) -> Self:
-        """Return the body of a stored token, with the fields that only this class has."""
+        """Return the body of a stored token; ``fields`` are the other fields of a subclass."""
         return cls(
             id=token.id,
             user=token.user,

@@ -32,11 +32,11 @@ class HitBody(Wire):
     matches: Annotated[list[MatchBody], Field(description="The matches in the snippet, in order.")]
     page: Annotated[
         str,
-        Field(description="The `after` with which the list of the session's messages begins at this turn."),
+        Field(description="The `after` of a list of the session's messages that begins at this turn."),
     ]
     page_before: Annotated[
         str,
-        Field(description="The `after` with which that list in the order `newest` begins before this turn."),
+        Field(description="The `after` of a list in the order `newest` that begins before this turn."),
     ]
     created_at: Time
 
@@ -64,7 +64,7 @@ class SearchBody(Page[HitBody]):
 
     complete: Annotated[
         bool,
-        Field(description="False while older turns are not indexed yet. A search indexes some; search again."),
+        Field(description="False while older turns are not indexed yet. Each search indexes some of them."),
     ]
 
     @classmethod

@@ -29,14 +29,14 @@ class SkillStandingBody(Wire):
     fault: Annotated[str | None, Field(description="The fault, and how to repair it.")]
     installed: Annotated[bool, Field(description="False for a folder that was placed by hand.")]
     origin: Annotated[str | None, Field(description="The source that the skill was installed from.")]
-    granted: Annotated[bool, Field(description="Whether its scripts may run, with the resources they need.")]
+    granted: Annotated[bool, Field(description="True if its scripts may run, with the resources they need.")]
     digest: str | None
     newer_digest: Annotated[str | None, Field(description="The digest of a newer version in quarantine.")]
     warnings: Annotated[list[str], Field(description="Parts that are too long and not used in full.")]
 
     @classmethod
     def from_status(cls, status: SkillStatus, /, **fields: Any) -> Self:
-        """Return the body of a skill, with the fields that only this class has."""
+        """Return the body of a skill; ``fields`` are the other fields of a subclass."""
         return cls(
             slug=status.slug,
             title=status.title,
@@ -169,7 +169,7 @@ class SkillApproval(RequestBody):
     scripts: Annotated[
         StrictBool | None,
         Field(
-            description="Whether the scripts of the skill may run, with the resources they need. Without "
-            "scripts the skill is instructions only."
+            description="True to let the scripts of the skill run, with the resources they need. Without "
+            "scripts the agent uses only the instructions of the skill."
         ),
     ] = True

@@ -42,7 +42,7 @@ class TurnBody(Wire):
     error: FailureBody | None
     approvals: Annotated[
         list[ApprovalBody],
-        Field(description="The open approvals of the turn; with any, its status is `waiting`."),
+        Field(description="The open approvals of the turn. A turn with an open approval is `waiting`."),
     ]
     merged_into: Annotated[
         str | None, Field(description="The turn that took in this message while it was running.")
@@ -76,7 +76,7 @@ class TurnItem(Wire):
     """A turn in a list."""
 
     id: str
-    owner: Annotated[str, Field(description="`gateway`, or `user:` and the user whose token sent it.")]
+    owner: Annotated[str, Field(description="`gateway`, or `user:` and the user whose token sent the message.")]
     channel_id: str
     user_id: str | None
     session_id: str
@@ -129,8 +129,8 @@ class StepBody(Wire):
     state: Annotated[
         str,
         Field(
-            description="`running`, `completed`, `failed` or `interrupted`; "
-            "of an approval or a delivery, its own state."
+            description="`running`, `completed`, `failed` or `interrupted`. "
+            "An approval or a delivery has its own states."
         ),
     ]
     attempt: Annotated[int | None, Field(description="The attempt of the turn, from 1.")]
@@ -197,7 +197,7 @@ class CallBody(Wire):
     hidden: Annotated[
         bool,
         Field(
-            description="Whether `arguments` and `result` are left out: they are private data of one user in a "
+            description="True if `arguments` and `result` are left out: they are private data of one user in a "
             "channel with several users."
         ),
     ]
@@ -264,7 +264,7 @@ class SessionChange(RequestBody):
         Field(description="The new title; null removes it, and the next message gives the session a title."),
     ] = None
     archived: Annotated[
-        StrictBool | None, Field(description="Whether the session is archived. Its next message ends that.")
+        StrictBool | None, Field(description="True to archive the session, until its next message.")
     ] = None
 
     @field_validator("title")

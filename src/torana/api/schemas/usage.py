@@ -58,7 +58,7 @@ class SpendingBody(Wire):
 
     @classmethod
     def from_report(cls, report: UsageReport, /, **fields: Any) -> Self:
-        """Return the body of a report, with the fields that only this class has."""
+        """Return the body of a report; ``fields`` are the other fields of a subclass."""
         return cls.model_validate(
             {
                 "days": [{"date": date, **asdict(spent)} for date, spent in report.days],
@@ -77,7 +77,7 @@ class MicroSpentBody(AmountBody):
 
     @classmethod
     def from_spent(cls, spent: SpentAmount, /, **fields: Any) -> Self:
-        """Return the body of an amount, with the fields that only this class has."""
+        """Return the body of an amount; ``fields`` are the other fields of a subclass."""
         return cls(
             messages=spent.messages,
             input_tokens=spent.input_tokens,
@@ -94,14 +94,14 @@ class SpentGroup(MicroSpentBody):
     value: Annotated[
         str | None,
         Field(
-            description="The day, model, user, token, channel or schedule. Null for usage without one, such as "
-            "messages by model, and usage from before these were stored."
+            description="The day, model, user, token, channel or schedule. Null for usage that has no such "
+            "value, such as messages by model, and for usage from before Torana stored these values."
         ),
     ]
 
 
 class BreakdownBody(Wire):
-    """The usage by a dimension. The groups and `other` add up to `total`, which is what the ledger says."""
+    """The usage by a dimension. The groups and `other` add up to `total`."""
 
     by: Dimension
     groups: Annotated[list[SpentGroup], Field(description="The largest cost first; days in order.")]

@@ -58,7 +58,7 @@ class Conversation:
         self._seen: set[str] = set()
         #: The cursor of the last page of each session.
         self._pages: dict[str, str] = {}
-        #: Whether the agent created a schedule.
+        #: True if the agent created a schedule.
         self.scheduled = False
 
     def start_afresh(self) -> None:

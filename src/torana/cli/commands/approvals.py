@@ -16,7 +16,7 @@ from torana.cli.tables import print_rows
 from torana.cli.terminal import print_result
 from torana.errors import OperatorError
 
-app = new_app("List, approve and deny tool calls that wait for approval.")
+app = new_app(is_group=True)
 
 _Approval = Annotated[
     str,

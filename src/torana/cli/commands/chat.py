@@ -10,11 +10,9 @@ from typing import Annotated
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag
+from torana.cli.flags import CHAT_VARIABLE, ConfigFlag, DataDirFlag, TokenEnvFlag, UrlFlag, check_one_gateway
 
 app = new_app()
-
-_VARIABLE = "TORANA_CHAT_TOKEN"
 
 
 @app.command()
@@ -34,16 +32,8 @@ def chat(
         str | None,
         typer.Option(help="The user id. Default: your name on this machine; with --url, the token's user."),
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Chat with this gateway, such as https://torana.example.org.")
-    ] = None,
-    token_env: Annotated[
-        str | None,
-        typer.Option(
-            help="With --url: the environment variable that contains the token. Default: TORANA_CHAT_TOKEN; if "
-            "it is not set, the command asks for a required token."
-        ),
-    ] = None,
+    url: UrlFlag = None,
+    token_env: TokenEnvFlag = CHAT_VARIABLE,
     history: Annotated[bool, typer.Option(help="Keep the messages that you type for the next chat.")] = True,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
@@ -55,8 +45,7 @@ def chat(
     from torana.cli.chat.attachments import read_file
     from torana.cli.chat.command import ChatCommand
 
-    if url is not None and (config is not None or data_dir is not None):
-        raise typer.BadParameter("--url cannot be combined with --config and --data-dir")
+    check_one_gateway(url, config=config, data_dir=data_dir)
     if file and not message:
         raise typer.BadParameter("--file needs a message: torana chat --file cat.png what is this?")
     talk = ChatCommand(
@@ -69,7 +58,7 @@ def chat(
     answered = (
         talk.run_locally(config=config, data_dir=data_dir)
         if url is None
-        else talk.run_remotely(url, variable=token_env or _VARIABLE)
+        else talk.run_remotely(url, variable=token_env)
     )
     if not answered:
         raise typer.Exit(1)

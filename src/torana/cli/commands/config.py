@@ -15,7 +15,7 @@ from torana.errors import ConfigInvalid
 if TYPE_CHECKING:
     from torana.config import Loaded
 
-app = new_app("Show and check the settings.")
+app = new_app(is_group=True)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from torana.cli.remote import the_gateway
 from torana.cli.tables import print_rows
 from torana.cli.terminal import on_one_line
 
-app = new_app("List chat platforms, and reload their settings.")
+app = new_app(is_group=True)
 
 
 @app.command("list")

@@ -20,7 +20,7 @@ from torana.messages import DELIVERY_STATES, EVERYONE, DeliveryState
 if TYPE_CHECKING:
     from torana.store.rows.deliveries import Delivery
 
-app = new_app("List, retry and drop deliveries to chat platforms.")
+app = new_app(is_group=True)
 
 _Id = Annotated[str, typer.Argument(help="The delivery's id, such as dlv_0198….")]
 

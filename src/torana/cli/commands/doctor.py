@@ -35,8 +35,9 @@ class DoctorFinding:
 def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """Check the settings, the data, the skills, your tools, the connectors, the MCP servers and the model.
 
-    The settings are those of this folder; the line of the gateway describes the running one, and where its
-    settings differ. The check makes one real model call. It does not contact chat platforms.
+    The checks use the settings of this folder. The line `gateway` describes the running gateway, and lists
+    the settings that differ from these. The command makes one real model call. It does not contact chat
+    platforms.
     """
     loaded = settings_from(config=config, data_dir=data_dir)
     findings = [
@@ -150,7 +151,9 @@ def _skills(loaded: Loaded) -> str:
     told += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
     too_long = [one.slug for one in standings if one.warnings]
     told += (
-        f"; used in part, because too long: {', '.join(too_long)} (`torana skills list`)" if too_long else ""
+        f"; too long, so that only a part is used: {', '.join(too_long)} (`torana skills list`)"
+        if too_long
+        else ""
     )
     return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
 

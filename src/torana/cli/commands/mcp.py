@@ -16,7 +16,7 @@ from torana.cli.tables import print_rows
 from torana.cli.terminal import indented, on_one_line
 from torana.errors import OperatorError
 
-app = new_app("List MCP servers, and approve tools that changed.")
+app = new_app(is_group=True)
 
 
 @app.command("list")
@@ -66,7 +66,7 @@ def approve(
         for note in tool["notes"]:
             typer.echo(on_one_line(f"note: {note}"), err=as_json)
         for text in tool["withheld"]:
-            typer.echo(f"the server's text: {_escaped_line(text)}", err=as_json)
+            typer.echo(f"the server's text: {escape_unprintable(text)}", err=as_json)
         typer.echo(err=as_json)
     if not yes:
         typer.confirm("Offer these tools to the agent?", abort=True, err=as_json)
@@ -76,11 +76,6 @@ def approve(
         typer.echo(json.dumps(after, indent=2))
     else:
         typer.echo(f"{server} offers {after['tools']} tools.")
-
-
-def _escaped_line(text: str) -> str:
-    """Return the text on one line with its invisible characters escaped: they may be meant for a model only."""
-    return escape_unprintable(text)
 
 
 def _items(document: Any) -> list[Mapping[str, Any]]:

@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from torana.people.pairing import Pairing
     from torana.store.rows.senders import Paired
 
-app = new_app("List, approve and deny senders on chat platforms.")
+app = new_app(is_group=True)
 
 _Who = Annotated[
-    str, typer.Argument(help=("The code that the sender received, or an id such as telegram:12345."))
+    str,
+    typer.Argument(
+        metavar="code_or_id",
+        help="The code that the sender received, or the sender's id, such as telegram:12345.",
+    ),
 ]
 
 

@@ -23,8 +23,8 @@ def restore(
     max_size: Annotated[
         str | None,
         typer.Option(
-            help="The maximum unpacked size, such as 20GB. Default: 1 GiB or 50 times the size of the backup, "
-            "and 512 MiB for each file except the database."
+            help="The maximum unpacked size, such as 20GB. Default: the larger of 1 GiB and 50 times the "
+            "size of the backup, and 512 MiB for each file except the database."
         ),
     ] = None,
     config: ConfigFlag = None,

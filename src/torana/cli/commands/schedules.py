@@ -22,7 +22,7 @@ from torana.messages import EVERYONE, MissedPolicy, ScheduleState
 if TYPE_CHECKING:
     from torana.store.rows.schedules import Schedule
 
-app = new_app("List, add, pause, run and remove reminders and scheduled tasks.")
+app = new_app(is_group=True)
 
 _Id = Annotated[str, typer.Argument(help="The schedule's id, such as sch_0198….")]
 _SHOWN = 60
@@ -83,7 +83,7 @@ def add(
     channel: Annotated[str | None, typer.Option(help="The channel. Default: a channel of its own.")] = None,
     timezone: Annotated[str | None, typer.Option(help="An IANA time zone. Default: the gateway's.")] = None,
     missed: Annotated[
-        MissedPolicy | None, typer.Option(help=("How to handle times that pass while the gateway is down."))
+        MissedPolicy | None, typer.Option(help=("The handling of times that pass while the gateway is down."))
     ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
@@ -102,7 +102,7 @@ def add(
 def remove(
     schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """Remove a schedule. A turn that it has started continues."""
+    """Remove a schedule. If the schedule has already started a turn, the turn continues."""
     removed = _ask("DELETE", schedule_id, "", config, data_dir)
     print_result(f"{schedule_id} is removed", removed, as_json=as_json)
 
@@ -120,7 +120,7 @@ def pause(
 def resume(
     schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """Resume a schedule. A one-off that was missed runs now."""
+    """Resume a schedule. A one-off schedule that was missed runs now."""
     resumed = _ask("POST", schedule_id, "/resume", config, data_dir)
     print_result(f"{schedule_id} is due at {resumed['dueAt']}", resumed, as_json=as_json)
 
@@ -129,7 +129,7 @@ def resume(
 def run(
     schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """Run an active schedule now. A rule continues with its next time; a single time is used up."""
+    """Run an active schedule now. A repeating schedule continues, and a one-off schedule ends."""
     due = _ask("POST", schedule_id, "/run", config, data_dir)
     print_result(f"{schedule_id} runs now", due, as_json=as_json)
 

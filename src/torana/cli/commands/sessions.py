@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torana.config import Settings
     from torana.sessions.listing import Session, SessionMessage
 
-app = new_app("List, show and export sessions.")
+app = new_app(is_group=True)
 
 _SessionId = Annotated[str, typer.Argument(help="The session's id, such as ses_0198….")]
 _SHOWN = 60
@@ -60,7 +60,7 @@ def list_(
 @app.command()
 def show(
     session_id: _SessionId,
-    turns: Annotated[int, typer.Option(min=1, max=1000, help="The number of its newest turns.")] = 20,
+    turns: Annotated[int, typer.Option(min=1, max=1000, help="The number of the session's newest turns.")] = 20,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torana.config import Settings
     from torana.people.tokens import Issued, Tokens
 
-app = new_app("Create, list, rotate and revoke tokens.")
+app = new_app(is_group=True)
 
 _TokenId = Annotated[str, typer.Argument(help="The token's id, such as tok_0198….")]
 #: The fields of a new token that are printed with ``--json``.
@@ -64,7 +64,7 @@ class _Change(Generic[T]):
     body: Mapping[str, Any] | None = None
     by_hand: Callable[[Tokens], Coroutine[Any, Any, T]]
     model: type[T]
-    #: Whether the change may create the database before the gateway's first start.
+    #: True if the change may create the database before the gateway's first start.
     making: bool = False
 
 
@@ -152,14 +152,14 @@ def rotate(
         typer.Option(
             parser=_duration,
             metavar="1h|30m|0",
-            help="How long the old token remains valid. Default: an hour; 0 ends it at once.",
+            help="The time for which the old token remains valid. Default: an hour; 0 ends it at once.",
         ),
     ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Replace a token with a new one, which is printed as by `create`."""
+    """Replace a token with a new one. The new token is printed once, alone on standard output."""
     from torana.api.schemas.people import IssuedTokenBody
     from torana.people.tokens import DEFAULT_OVERLAP
 

@@ -14,12 +14,12 @@ from torana.cli.remote import the_gateway
 from torana.cli.tables import print_rows
 from torana.cli.terminal import on_one_line
 
-app = new_app("Show the agent's tools and their permissions.")
+app = new_app(is_group=True)
 
 
 @app.callback()
 def tools() -> None:
-    """Show the agent's tools and their permissions."""
+    """Make this a group: an application with one command is no group otherwise."""
 
 
 @app.command("list")

@@ -21,7 +21,7 @@ from torana.messages import EVERYONE, Turn, TurnState
 if TYPE_CHECKING:
     from torana.config import Settings
 
-app = new_app("List, show, retry and cancel turns.")
+app = new_app(is_group=True)
 
 _TurnId = Annotated[str, typer.Argument(help="The turn's id, such as turn_0198….")]
 _SHOWN = 60

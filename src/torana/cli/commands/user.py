@@ -18,7 +18,7 @@ from torana.cli.remote import the_gateway
 from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
 
-app = new_app("Export or erase all data of a user.")
+app = new_app(is_group=True)
 
 _UserId = Annotated[str, typer.Argument(help="The user's id: the value of `userId` in requests.")]
 #: Seconds. The gateway rewrites its whole database.

@@ -51,8 +51,8 @@ class ServiceInstaller:
     def install(self, service: ServiceDefinition) -> Sequence[Path]:
         """Write the files, start the service, and return the files; an installed service is replaced.
 
-        Raises ``OperatorError`` before anything is written if a file was written by others, and for a command
-        that fails; then the files stay, and a second call continues.
+        Raises ``OperatorError``, and writes nothing, if a file was written by others. Raises it too for a
+        command that fails; then the files stay, and a second call continues.
         """
         files = self._init_system.files(service)
         if installed := self._installed():

@@ -56,7 +56,8 @@ from torana.connectors.transport.websocket import next_frame, open_socket
 
 #: Timeout, in seconds, for a file.
 _FILE_SECONDS = 300.0
-#: If DingTalk requests a new connection sooner than this after the last one, the connector gives up.
+#: The minimum duration of a connection, in seconds. If DingTalk requests a new one earlier, the connector
+#: gives up.
 _LEAST = 10.0
 
 _STALE = {"InvalidAuthentication", "accesstoken.expired"}

@@ -55,7 +55,8 @@ _log = logging.getLogger(__name__)
 #: Timeouts, in seconds, for a call and for closing the connection.
 _PATIENCE = 30.0
 _CLOSING = 2.0
-#: After a session shorter than this, in seconds, none follows at once: Discord allows 1,000 a day.
+#: The minimum duration of a session, in seconds. After a shorter one the connection fails, so that the next
+#: one waits: Discord allows 1,000 sessions a day.
 _SESSION = 300.0
 #: The connector gives up after this many breaks within this many seconds.
 _BREAKS, _WITHIN = 10, 60.0

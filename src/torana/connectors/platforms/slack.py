@@ -317,21 +317,14 @@ class Slack(Connector[SlackSettings]):
 
     def _attachment(self, file: _File) -> Attachment:
         media_type = file.mimetype or "application/octet-stream"
+        is_slacks = _is_slack_url(file.url_private_download, self.settings.api_url)
         return Attachment(
             kind="voice" if file.subtype == "slack_audio" else attachment_kind(media_type),
             name=file.name or "",
             media_type=media_type,
             size=file.size,
-            fetch=partial(self._fetch, file) if self._is_slack_url(file.url_private_download) else None,
+            fetch=partial(self._fetch, file) if is_slacks else None,
         )
-
-    def _is_slack_url(self, url: str | None) -> bool:
-        """Return whether the token may be sent there: only to the API's host and its ``files.`` host."""
-        with suppress(ValueError):
-            there, api = urlsplit(url or ""), urlsplit(self.settings.api_url)
-            same = (there.scheme, there.port) == (api.scheme, api.port)
-            return same and there.hostname in (api.hostname, f"files.{api.hostname}")
-        return False
 
     async def _fetch(self, file: _File, limit: int) -> bytes:
         """Return the content of a file of at most ``limit`` bytes."""
@@ -488,3 +481,12 @@ def _key(message: object) -> object:
         if _at(message, "metadata", "event_type") == _MARK
         else None
     )
+
+
+def _is_slack_url(url: str | None, api_url: str) -> bool:
+    """Return whether the token may be sent there: only to the API's host and its ``files.`` host."""
+    with suppress(ValueError):
+        there, api = urlsplit(url or ""), urlsplit(api_url)
+        same = (there.scheme, there.port) == (api.scheme, api.port)
+        return same and there.hostname in (api.hostname, f"files.{api.hostname}")
+    return False

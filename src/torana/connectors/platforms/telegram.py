@@ -222,7 +222,7 @@ class Telegram(Connector[TelegramSettings]):
 
     def _end(self, error: Exception) -> Exception:
         """Return the error with which ``run`` ends."""
-        told = self._describe_error(error)
+        told = _describe_error(error, self._secret)
         match error:
             case _Failed(code=401 | 404):
                 return PermanentError(f"Telegram rejects the bot token ({told}): get it from @BotFather")
@@ -316,7 +316,7 @@ class Telegram(Connector[TelegramSettings]):
 
     def _connector_error(self, error: Exception) -> Exception:
         """Return the connector error for a failed call about a message or a file."""
-        told = self._describe_error(error)
+        told = _describe_error(error, self._secret)
         match error:
             case _Failed(code=429):
                 return RetryLater(told, seconds=error.seconds)
@@ -328,12 +328,6 @@ class Telegram(Connector[TelegramSettings]):
                 return RetryLater(told)
             case _:
                 return OutcomeUnknown(told)
-
-    def _describe_error(self, error: Exception) -> str:
-        """Return the error's text in one line, without the token."""
-        name = type(error).__name__
-        told = f"{error.code} {error}" if isinstance(error, _Failed) else f"{name}: {error}"
-        return one_line(told.replace(self._secret, "…"), 300)
 
     def _parse_update(self, update: Update, me: User) -> IncomingMessage | None:
         """Return the message of an update, or None for an update that is no message of a user."""
@@ -452,3 +446,9 @@ def _without_mention(text: str, me: User) -> str:
     name = re.escape(me.username or "")
     mention = rf"\s*(?:@{name}(?!\w)[\s,:]*|(/\w+)@{name}(?!\w))"
     return re.sub(rf"\A{mention}", lambda found: found[1] or "", text, flags=re.IGNORECASE)
+
+
+def _describe_error(error: Exception, secret: str) -> str:
+    """Return the error's text in one line, without the token's secret part."""
+    text = f"{error.code} {error}" if isinstance(error, _Failed) else f"{type(error).__name__}: {error}"
+    return one_line(text.replace(secret, "…"), 300)

@@ -41,13 +41,14 @@ class Connectors:
         accounts: Sequence[Account],
         admission: Admission,
         holder: str,
-        told: Callable[[Status], None] = lambda _: None,
+        on_status: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
         sweep_every: float = _SWEEP,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``holder`` identifies this gateway among those that share the database, across restarts. ``told``
-        receives each new status of an account. ``sweep_every`` is in seconds.
+        """``holder`` identifies this gateway among those that share the database, across restarts.
+
+        ``on_status`` receives each new status of an account. ``sweep_every`` is in seconds.
         """
         self._accounts = accounts
         self._admission = admission
@@ -56,7 +57,7 @@ class Connectors:
             _RunningAccount,
             admission=admission,
             holder=holder,
-            told=told,
+            on_status=on_status,
             open_=open_,
             rendering=self._rendering,
             pause=pause,
@@ -188,14 +189,14 @@ class _RunningAccount:
         *,
         admission: Admission,
         holder: str,
-        told: Callable[[Status], None],
+        on_status: Callable[[Status], None],
         open_: Callable[[Account], Connector[Any]],
         rendering: Executor,
         pause: Callable[[float], Awaitable[None]],
     ) -> None:
         database, clock = admission.database, admission.clock
         self.account = account
-        #: Whether the account receives events of all turns.
+        #: True if the account receives events of all turns.
         self.is_subscribed = False
         self._database = database
         self._progress = ProgressReporter(
@@ -222,7 +223,7 @@ class _RunningAccount:
             deliver=self._deliver,
             lease=AccountLease(database=database, holder=f"{holder}#{account.name}", clock=clock),
             clock=clock,
-            told=told,
+            on_status=on_status,
             open_=open_,
             pause=pause,
         )

@@ -171,9 +171,9 @@ class _Growing:
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._last = ""
-        #: Whether the text has visibly changed since the last call of ``more``.
+        #: True if the text has visibly changed since the last call of ``more``.
         self._is_new = False
-        #: Whether the turn has asked a question: the text after it is a separate message.
+        #: True if the turn has asked a question: the text after it is a separate message.
         self.asked = False
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()

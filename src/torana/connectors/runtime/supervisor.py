@@ -126,18 +126,18 @@ class Supervisor(ConnectionSupervisor[Status]):
         deliver: Callable[[Connector[Any]], Coroutine[Any, Any, None]],
         lease: AccountLease,
         clock: Callable[[], datetime],
-        told: Callable[[Status], None] = lambda _: None,
+        on_status: Callable[[Status], None] = lambda _: None,
         open_: Callable[[Account], Connector[Any]] = open_connector,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``deliver`` sends the deliveries until cancelled; ``told`` receives each new status."""
+        """``deliver`` sends the deliveries until cancelled; ``on_status`` receives each new status."""
         status = Status(account=account.name, kind=account.kind, since=clock())
         super().__init__(account.name, status, clock=clock, pause=pause)
         self._account = account
         self._ingress = ingress
         self._deliver = deliver
         self._lease = lease
-        self._told = told
+        self._on_status = on_status
         self._open = open_
         self._secrets: Sequence[str] = ()
         #: The current connection, while messages can be received and sent.
@@ -171,7 +171,7 @@ class Supervisor(ConnectionSupervisor[Status]):
         return Ended(reason=text[:500], refused=isinstance(error, PermanentError), seconds=seconds)
 
     def _on_change(self) -> None:
-        self._told(self.status)
+        self._on_status(self.status)
 
     async def _listen(self, connector: Connector[Any], renewal: asyncio.Task[None]) -> None:
         """Run the connector, deliver over it, and detect silence and the loss of the lease."""

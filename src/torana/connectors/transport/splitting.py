@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torana.connectors.base import Capabilities
 from torana.connectors.transport.markup import escape_unrendered
 
-#: Where to cut, in order of preference: between paragraphs, lines, sentences, words.
+#: The places to cut, in order of preference: between paragraphs, lines, sentences, words.
 _PLACES = (
     re.compile(r"\n{2,}"),
     re.compile(r"\n"),
@@ -75,7 +75,7 @@ def _find_cut(text: str, most: int, abilities: Capabilities) -> int:
 
 
 def _most(text: str, abilities: Capabilities, usual: int) -> int:
-    """Return how many characters of the text fit, including the closed code block; not always the maximum.
+    """Return a number of characters of the text that fit, with the closed code block; not always the maximum.
 
     The search begins with ``usual``, and renders a few times, or until anything fits.
     """
@@ -96,7 +96,7 @@ def _most(text: str, abilities: Capabilities, usual: int) -> int:
 
 
 def _guess(fits: tuple[int, int], too_much: tuple[int, int], length: int, *, halve: bool) -> int:
-    """Estimate how many characters have the length, from a size that fits and one that does not."""
+    """Estimate the number of characters that fit, from a number that fits and one that does not."""
     if halve:
         guess = (fits[0] + too_much[0]) // 2
     elif too_much[1]:

@@ -1,7 +1,7 @@
 """The builtin model: answers by fixed rules, without a language model.
 
 It chooses among the loaded skills and calls their tools through the same loop as a language model. If no rule
-matches, it says what it is::
+matches, it says that it follows fixed rules::
 
     cards.py     the facts about a skill
     message.py   the question of a message, and the text pasted with it

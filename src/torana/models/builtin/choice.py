@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 
 from pydantic_ai.tools import ToolDefinition
 
@@ -22,7 +23,7 @@ from torana.models.builtin.triggers import SCRIPTS, read_trigger
 from torana.store.engine.ranking import Match, Ranking
 from torana.store.engine.tokenizer import words
 
-#: Factor by which the best skill or tool must outrank the next to be chosen.
+#: Factor by which the best skill or tool must outrank the second best.
 CLEARLY = 1.5
 #: Number of significant words that a message and a skill must share.
 SHARED_WORDS = 2
@@ -118,8 +119,9 @@ class Chooser:
         refusal = self._cards[arguments["slug"]].refusal
         return Unclear(refusal) if refusal else self._unusable(SCRIPTS)
 
+    @cached_property
     def examples(self) -> list[tuple[Card, str]]:
-        """Return the usable skills, each with an example message."""
+        """The usable skills, each with an example message."""
         shown = ((card, self._first_readable(card)) for card in self._cards.values())
         return [(card, example) for card, example in shown if example]
 

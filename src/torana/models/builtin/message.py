@@ -24,7 +24,8 @@ _JSON = re.compile(
     r"([^\n]{2,200}?(?:\b(?:in|of|from|this|json|object|array|data)|[:?\n]))\s*([\[{].*[\]}])[\s?!.]*",
     re.DOTALL | re.IGNORECASE,
 )
-#: The end of such JSON. Without this check, each possible beginning would be tried against the whole text.
+#: The end of ``_JSON``, checked first: otherwise each possible beginning would be tried against the whole
+#: text.
 _JSON_END = re.compile(r"[\]}][\s?!.]*\Z")
 _COLON = re.compile(r"([^:\n]{3,200}):\s+(\S.*)")
 _IN_QUOTES = re.compile(r'([^"\n]{3,200}) "([^"]+)"[\s?!.]*')

@@ -118,13 +118,13 @@ class BuiltinModel(Model):
             case ExplicitCall(tool, arguments):
                 return ToolCallPart(tool, dict(arguments))
             case FixedReply() as reply:
-                return TextPart(answers.small_talk(reply, chooser.examples()))
+                return TextPart(answers.small_talk(reply, chooser.examples))
             case Unclear(explanation):
                 return TextPart(explanation)
             case Fit(card):
                 return TextPart(answers.needs_language_model(card))
             case None:
-                return TextPart(answers.unmatched_answer(text, chooser.examples()))
+                return TextPart(answers.unmatched_answer(text, chooser.examples))
 
     def _current_chooser(self, cards: tuple[Card, ...], tools: tuple[ToolDefinition, ...]) -> Chooser:
         if (cards, tools) != self._known:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-from torana.models.builtin.cards import Card, Trigger
+from torana.models.builtin.cards import Card
 from torana.models.builtin.message import BuiltinMessage
 from torana.models.builtin.readers.base import Arguments
 
@@ -14,40 +15,45 @@ SCRIPTS = "run_skill_script"
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
-#: Maximum characters of a message for phrases with several placeholders.
-_LONG = 300
-
 
 def read_trigger(message: BuiltinMessage, cards: Sequence[Card]) -> Arguments | None:
     """Return the arguments of ``run_skill_script`` for the first trigger of the first skill that matches."""
     for card in cards:
         for trigger in card.triggers:
-            match = _match_phrase(trigger, message.phrase)
-            if match is not None:
-                arguments = [_fill_placeholders(text, match) for text in trigger.arguments]
+            found = _match_phrase(trigger.phrase, message.phrase)
+            if found is not None:
+                arguments = [_fill_placeholders(text, found) for text in trigger.arguments]
                 return {"slug": card.slug, "script": trigger.script, "arguments": arguments}
     return None
 
 
-def _match_phrase(trigger: Trigger, phrase: str) -> re.Match[str] | None:
-    # Adjacent placeholders cause backtracking: the time grows polynomially with the length.
-    if len(phrase) > _LONG and len(_PLACEHOLDER.findall(trigger.phrase)) > 1:
-        return None
-    return _pattern(trigger).fullmatch(phrase)
+def _match_phrase(phrase: str, text: str) -> Mapping[str, str] | None:
+    """Return the texts of the placeholders if the phrase is the whole text, in upper or lower case.
+
+    A placeholder ends where the words after it first occur, so that the time is linear. A repeated placeholder
+    must have the same text.
+    """
+    parts = _PLACEHOLDER.split(phrase)
+    words, names = parts[::2], parts[1::2]
+    patterns = [_pattern(one, ends=number == len(names)) for number, one in enumerate(words)]
+    match = patterns[0].match(text)
+    found: dict[str, str] = {}
+    for name, pattern in zip(names, patterns[1:], strict=True):
+        if match is None:
+            return None
+        begin, match = match.end(), pattern.search(text, match.end() + 1)
+        said = text[begin : match.start()] if match else ""
+        if not said or found.setdefault(name, said).casefold() != said.casefold():
+            return None
+    return found if match else None
 
 
-def _fill_placeholders(text: str, said: re.Match[str]) -> str:
-    return _PLACEHOLDER.sub(lambda name: said[name[1]], text)
+def _fill_placeholders(text: str, found: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda name: found[name[1]], text)
 
 
-def _pattern(trigger: Trigger) -> re.Pattern[str]:
-    """Return a pattern for the phrase with any white space; a repeated placeholder matches the same text."""
-    pieces: list[str] = []
-    seen: set[str] = set()
-    for index, piece in enumerate(_PLACEHOLDER.split(trigger.phrase)):
-        if index % 2 == 0:
-            pieces.append(r"\s+".join(map(re.escape, re.split(r"\s+", piece))))
-        else:
-            pieces.append(f"(?P={piece})" if piece in seen else f"(?P<{piece}>.+?)")
-            seen.add(piece)
-    return re.compile("".join(pieces), re.IGNORECASE)
+@lru_cache(maxsize=1_024)
+def _pattern(words: str, *, ends: bool = False) -> re.Pattern[str]:
+    """Return the pattern of words with any white space, with ``ends`` at the end of a text."""
+    pattern = r"\s+".join(map(re.escape, re.split(r"\s+", words)))
+    return re.compile(pattern + (r"\Z" if ends else ""), re.IGNORECASE)

@@ -20,8 +20,8 @@ from pydantic_ai.models import (
     _suggest_known_model_id_from_provider_error as nearest_known_name,  # pyright: ignore[reportPrivateUsage]
 )
 
-#: Seconds of the longest wait that a server may request, and of other waits, which are up to a quarter shorter.
-#: The OpenAI client has the same.
+#: The longest wait in seconds that a server may request, and the wait without a request, which jitter makes
+#: up to a quarter shorter. Both are those of the OpenAI client.
 _LONGEST_REQUESTED_WAIT = 120.0
 _WAIT = 0.5
 

@@ -72,7 +72,7 @@ def _write_request(request: ModelRequest, system: str) -> Iterator[Message]:
                 yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": text}
             case _:
                 raise UserError(f"Chat Completions has no form for a {part.part_kind}.")
-    # A tool's result is text; its files follow as a user's.
+    # A tool's result is text; its files follow in a user's message.
     if files:
         yield _from_user(files)
 
@@ -111,7 +111,7 @@ class _Answer:
         self._calls: list[Message] = []
 
     def write(self) -> Iterable[Message]:
-        """Yield the assistant's message, if it has content, after a user's message with thoughts, if any."""
+        """Yield a user's message with the thoughts, and the assistant's message, unless they are empty."""
         for part in self._response.parts:
             match part:
                 case TextPart():

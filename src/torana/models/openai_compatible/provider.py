@@ -81,7 +81,7 @@ class ChatProvider(Provider[httpx2.AsyncClient]):
         self._name = name
         self._base_url = f"{base_url.rstrip('/')}/"
         self.api_key = api_key
-        #: How often a request is repeated after a transient failure.
+        #: Maximum number of times that a request is repeated after a transient failure.
         self.retries = retries
         self._http_client_factory = create_async_httpx2_client
         self._own_http_client = self._client = create_async_httpx2_client()

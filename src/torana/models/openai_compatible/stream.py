@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import httpx2
 from pydantic_ai.messages import FinishReason, ModelResponseStreamEvent, PartStartEvent, TextPart, ThinkingPart
@@ -22,6 +22,8 @@ from torana.models.openai_compatible.messages import THINKING_FIELDS
 from torana.models.openai_compatible.sse import event_data
 
 Chunk = Mapping[str, Any]
+
+_Default = TypeVar("_Default")
 
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -48,9 +50,10 @@ async def read_chunks(response: httpx2.Response, model: str) -> AsyncGenerator[C
                         pass
             return
         chunk: Any = json.loads(data)
-        if isinstance(chunk, dict):
-            model = cast("Chunk", chunk).get("model") or model
-            raise_if_error(cast("Chunk", chunk), model, response.request)
+        if not isinstance(chunk, dict):
+            raise ValueError("an event is no JSON object")  # noqa: TRY004 - as for invalid JSON
+        model = _text_or(model, cast("Chunk", chunk).get("model"))
+        raise_if_error(cast("Chunk", chunk), model, response.request)
         yield chunk
 
 
@@ -79,7 +82,7 @@ class ChatStream(StreamedResponse):
 
     def __post_init__(self) -> None:
         # Azure's first chunk has an empty name.
-        self.model = self.first.get("model") or self.model
+        self.model = _text_or(self.model, self.first.get("model"))
 
     @property
     def model_name(self) -> str:
@@ -140,8 +143,8 @@ class ChatStream(StreamedResponse):
             self._add_details(timestamp=datetime.fromtimestamp(created, UTC))
         if usage := chunk.get("usage"):
             self._add_usage(read_usage(usage, self.model, self.provider, self.url), reported=True)
-        self.provider_response_id = chunk.get("id") or self.provider_response_id
-        self.model = chunk.get("model") or self.model
+        self.provider_response_id = _text_or(self.provider_response_id, chunk.get("id"))
+        self.model = _text_or(self.model, chunk.get("model"))
         for name in ("moderation", "service_tier"):
             if found := chunk.get(name):
                 self._add_details(**{name: found})
@@ -202,7 +205,7 @@ class ChatStream(StreamedResponse):
                 vendor_part_id=call.get("index"),
                 tool_name=function.get("name"),
                 args=function.get("arguments"),
-                tool_call_id=call.get("id"),
+                tool_call_id=_text_or(None, call.get("id")),
                 provider_name=self.provider if extra else None,
                 provider_details={"extra_content": extra} if extra else None,
             ):
@@ -242,6 +245,11 @@ def read_usage(usage: Mapping[str, Any], model: str, provider: str, url: str) ->
     if isinstance(written, int):
         read.cache_write_tokens = written
     return read
+
+
+def _text_or(default: _Default, value: object) -> str | _Default:
+    """Return the value if it is a text and not empty, else the default."""
+    return value if isinstance(value, str) and value else default
 
 
 def _joined(content: object) -> str | None:

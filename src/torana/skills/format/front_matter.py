@@ -17,7 +17,8 @@ from yaml.nodes import Node, ScalarNode
 
 from torana.skills.errors import SkillInvalid
 
-#: In characters. A few hundred are usual. The limit bounds the time, because YAML is parsed in Python.
+#: Maximum number of characters; a few hundred are usual. The limit bounds the time, because YAML is parsed in
+#: Python.
 LENGTH_LIMIT = 32 * 1024
 NESTING_LIMIT = 20
 NAMES_LIMIT = 64

@@ -28,7 +28,7 @@ PACKED_LIMIT = 10 * 1024 * 1024
 UNPACKED_LIMIT = 50 * 1024 * 1024
 ENTRY_LIMIT = 2_000
 DEPTH_LIMIT = 16
-#: In bytes. File systems limit a single name to 255.
+#: Maximum number of bytes of a path. File systems limit a single name to 255.
 PATH_LIMIT = 1_000
 #: The maximum size of a tar header about the next entry, such as its long name. Some releases of Python parse
 #: it in quadratic time.

@@ -14,7 +14,8 @@ from torana.skills.installation.sources import SkillSource, pack_folder, read_ar
 from torana.web import Guard, GuardedClient, WebFault
 
 SECONDS = 120.0
-_OF_SOMEBODY = ("SSH_AUTH_SOCK", "http_proxy", "https_proxy", "no_proxy", "all_proxy")
+#: Variables of a user of this machine: keys and proxies.
+_USER_VARIABLES = ("SSH_AUTH_SOCK", "http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ def open_fetcher(*, guard: Guard, environ: Mapping[str, str], local: bool = Fals
 
     ``local`` is for a user of this machine: git also gets the user's keys and proxies.
     """
-    names = ("PATH", *(_OF_SOMEBODY if local else ()))
+    names = ("PATH", *(_USER_VARIABLES if local else ()))
     git = Git(environ={name: environ[name] for name in names if name in environ})
     return Fetcher(guard=guard, client=GuardedClient(guard=guard), git=git, local=local)
 

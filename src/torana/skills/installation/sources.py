@@ -82,7 +82,9 @@ def split_address(address: str) -> SplitResult:
         _ = parts.port
     except ValueError:
         # The message does not repeat the address: a wrong port may be a password.
-        raise SkillInvalid("Its host or port is not valid; write it as https://host/path.") from None
+        raise SkillInvalid(
+            "The host or port of the source is not valid; write it as https://host/path."
+        ) from None
     return parts
 
 

@@ -60,7 +60,7 @@ def skill_paths(archive: bytes) -> list[str]:
         unpack(archive, unpacked)
         paths = ["/".join(_parts(folder, unpacked)) or "." for folder in _skill_folders(unpacked)]
     if not paths:
-        raise SkillInvalid("There is no SKILL.md in it; name the source of a skill.")
+        raise SkillInvalid("The source contains no SKILL.md; name the source of a skill.")
     return paths
 
 
@@ -82,12 +82,12 @@ def _choose_folder(unpacked: Path, path: str | None) -> Path:
         return found[0]
     if not found:
         where = f"no folder {path!r} with a SKILL.md" if path is not None else "no SKILL.md"
-        raise SkillInvalid(f"There is {where} in it; name the source of a skill.")
+        raise SkillInvalid(f"The source contains {where}; name the source of a skill.")
     names = ["/".join(_parts(folder, unpacked)) or "." for folder in found]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     raise SkillInvalid(
-        f"There are {len(names)} skills in it: {', '.join(names[:_NAMED])}{more}. Choose one with --path, or "
-        "install them all with --all."
+        f"The source contains {len(names)} skills: {', '.join(names[:_NAMED])}{more}. Choose one with --path, "
+        "or install them all with --all."
     )
 
 

@@ -41,7 +41,7 @@ class Restored:
     version: str
     created_at: str
     skill_files: int
-    #: Whether the restore replaced existing files, which are kept.
+    #: True if the restore replaced existing files, which are kept.
     replaced: bool
 
 

@@ -19,13 +19,19 @@ from torana.store.engine.tokenizer import words
 #: Maximum number of different words in a query; the rest are ignored.
 QUERY_LIMIT = 64
 
+#: Maximum number of them that match as prefixes. Each reads all words of all owners that begin with it: 64 of
+#: them took half a second of the database's thread in 2,000 messages.
+_PREFIX_LIMIT = 2
+
 #: The texts are already split into words, so only separators end a word.
 TOKENIZER = "unicode61 remove_diacritics 2 categories 'L* M* N* P* S* C*'"
 
 
 def terms(text: str) -> list[str]:
-    """Return the first ``QUERY_LIMIT`` different words of a query, in order."""
-    return list(dict.fromkeys(words(text)))[:QUERY_LIMIT]
+    """Return the first ``QUERY_LIMIT`` different words of a query, in order; of the prefixes, only two."""
+    found = list(dict.fromkeys(words(text)))
+    left_out = set([term for term in found if begins_words(term)][_PREFIX_LIMIT:])
+    return [term for term in found if term not in left_out][:QUERY_LIMIT]
 
 
 def begins_words(term: str) -> bool:

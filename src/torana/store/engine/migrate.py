@@ -6,7 +6,9 @@ import errno
 import logging
 import os
 import sqlite3
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -92,12 +94,13 @@ def schema_differences(connection: Connection, path: Path) -> list[str]:
         same(version, ("alembic_version", sql)) for sql in (_VERSION_TABLE, _VERSION_TABLE_OF_ALEMBIC)
     ):
         return ["the table 'alembic_version' is changed"]
-    expected = _schema_of(revision(connection, path))
+    expected = dict(_schema_of(revision(connection, path)))
     expected[_VERSION_KEY] = found[_VERSION_KEY]
     return differences(found, expected)
 
 
-def _schema_of(revision: str) -> dict[Key, Definition]:
+@cache
+def _schema_of(revision: str) -> Mapping[Key, Definition]:
     """Return the schema that the migrations build up to a revision."""
     engine = sa.create_engine("sqlite://")
     try:

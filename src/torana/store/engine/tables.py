@@ -200,10 +200,10 @@ history = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
-#: Conditions of unfinished deliveries,
+#: The condition of unfinished deliveries.
 undelivered = sa.text("state IN ('preview', 'pending', 'sending')")
 
-#: and of those that are neither sent nor dropped.
+#: The condition of deliveries that are neither sent nor dropped.
 unsent = sa.text("state NOT IN ('sent', 'dropped')")
 
 #: Texts to send to a platform: a row for each part of a reply, or a notice. ``place`` is the address (JSON);

@@ -153,7 +153,7 @@ def _told_of(turn: Turn) -> str:
 
 
 def drop_failure_notice(connection: Connection, turn_id: str) -> None:
-    """Free the part numbers of a turn that is retried for its new reply.
+    """Free the part numbers of a retried turn, so that its new reply can use them.
 
     The deliveries of its failure stay: one may be being sent, and its number must not be reused.
     """
@@ -206,7 +206,7 @@ def record_preview(connection: Connection, number: int, shown_as: str) -> Delive
 
 
 def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]:
-    """Return the first open delivery of each of the account's lines, in order. Late ones become stale first."""
+    """Return the first open delivery of each of the account's lines, in order. Late deliveries become stale."""
     connection.execute(_STALE_OF_ACCOUNT, {"of_account": account, "before": now - FRESH, "now": now})
     return [_delivery(row) for row in connection.execute(_HEADS, {"account": account}).mappings()]
 

@@ -78,7 +78,7 @@ class Due:
     schedule: Schedule
     last: TurnState | None
     last_failure: str | None
-    #: Whether a turn of its channel waits for approval.
+    #: True if a turn of its channel waits for approval.
     held: bool
 
 

@@ -25,12 +25,12 @@ class SkillDecision:
     #: The origin, and the skill's folder in it.
     origin: str | None = None
     subfolder: str | None = None
-    #: The directory below that of the installed skills.
+    #: The skill's directory in the directory of installed skills.
     folder: str | None = None
     #: The digest of the files that were decided on.
     digest: str
     state: SkillState
-    #: What its scripts may use, as JSON; None means nothing.
+    #: The resources that its scripts may use, as JSON; None means no resources.
     granted: str | None = None
     installed_at: datetime
     decided_by: str | None = None

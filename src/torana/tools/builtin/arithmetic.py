@@ -140,8 +140,8 @@ def _without_thousands(text: str) -> str:
     """Return the text with "1,000" as 1000. With a function it is ambiguous (1 and 0), and is refused."""
     if (match := _THOUSANDS.search(text)) and re.search(r"[a-z]\s*\(", text):
         raise ToolError(
-            f"“{match[0]}” may be one number or more: beside a function write numbers without commas, and a "
-            "blank after a comma between two."
+            f"“{match[0]}” may be one number or several. In a calculation with a function, write numbers "
+            "without commas, and write a blank after each comma between two numbers."
         )
     return _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
 

@@ -52,7 +52,7 @@ class ConversationTools:
         found: list[SessionText] = []
         async with aclosing(self._sessions.earlier(ctx.deps.turn, speaker=speaker, newest=newest)) as pages:
             async for said in pages:
-                # A cancelled call ends with its part of the search, not before: see ToolShares.
+                # A cancelled call waits for this part of its search, because its slot limits the threads.
                 found += await run_uncancellable(partial(_find, said, about, count - len(found)))
                 if len(found) == count:
                     break

@@ -29,8 +29,8 @@ class ListTools:
 
     def __init__(self, *, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
-        #: By user: a list is read and written again, so two turns of a user must not interleave. Calls wait
-        #: here instead of in threads, which other users need.
+        #: The lock of each user. A list is read and written again, so two turns of a user must not
+        #: interleave. Calls wait here instead of in threads, which other users need.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property

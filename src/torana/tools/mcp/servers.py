@@ -59,7 +59,7 @@ class McpServers:
         self.servers: Mapping[str, Server] = {server.name: server for server in servers}
         self._tasks: list[asyncio.Task[None]] = []
         self._head_start = head_start
-        #: By server, the offers that were last measured, and their size.
+        #: The offers of each server that were last measured, and their size.
         self._sizes: dict[str, tuple[Sequence[ToolOffer], int]] = {}
         self._patient_until = 0.0
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 #: Timeouts, in seconds, for connecting (a program may be downloaded first), and for a later list of tools.
 _CONNECT, _LIST = 60.0, 15.0
-#: The longest time, in seconds, between two checks of a quiet server, and the shortest between two lists. The
-#: latter doubles, up to the former, while a server keeps saying that its list has changed.
+#: The longest time, in seconds, between two checks of a quiet server, and the shortest time between two
+#: lists. While a server keeps reporting a changed list, the shortest time doubles until it equals the
+#: longest.
 _LOOK, _CALM = 60.0, 1.0
 #: Names of the library's errors for a failed connection; the library is not imported here.
 _UNREACHED = ("ConnectError", "ConnectTimeout")
@@ -32,7 +33,7 @@ _UNREACHED = ("ConnectError", "ConnectTimeout")
 _log = logging.getLogger(__name__)
 
 
-#: Connection to a server. Raises ``ConfigInvalid`` for faults that a retry cannot fix.
+#: Opens a connection to a server. Raises ``ConfigInvalid`` for faults that a retry cannot fix.
 Opens = Callable[[Server], AbstractAsyncContextManager["Connection"]]
 
 
@@ -137,7 +138,7 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
             self.tried.set()
 
     async def _check(self, connection: Connection) -> None:
-        """Wait for a sign or some time, and update the list of tools. Raises if the server is gone."""
+        """Wait for a change, or for some time, and update the list of tools. Raises if the server is gone."""
         signs = connection.signs
         await _until(signs.look, seconds=_LOOK)
         signs.look.clear()

@@ -123,7 +123,7 @@ def _schema(schema: Any) -> dict[str, Any]:
         validator.check_schema(document)
     except SchemaError as error:
         raise _Unfit(f"its schema is invalid: {error.message[:200]}") from error
-    except (RecursionError, OverflowError) as error:  # of a regular expression in it
+    except (RecursionError, OverflowError) as error:  # raised by a regular expression in it
         raise _Unfit(f"its schema cannot be checked ({type(error).__name__})") from error
     return {key: value for key, value in document.items() if key not in ("$schema", "$id")}
 

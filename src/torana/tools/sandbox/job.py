@@ -22,12 +22,13 @@ class SandboxLimits:
     """The limits of one run. Sizes are in bytes."""
 
     seconds: float = 30.0
-    #: For each process, and for all of them together.
+    #: The limit for each process, and for all processes together.
     memory: int = 512 * MIB
     #: The growth of the kernel's own memory during the run. The system reports it for the whole machine.
     kernel: int = 512 * MIB
     processes: int = 64
-    #: For the private temporary directory, for each file, and for all data written to writable directories.
+    #: The limit for the private temporary directory, for each file, and for all data written to writable
+    #: directories.
     disk: int = 64 * MIB
     #: The maximum number of files in the private temporary directory.
     files: int = 10_000
@@ -48,7 +49,7 @@ class Job:
     #: Directories that are visible at their own paths.
     directories: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
-    #: As ``Needs.hosts``. Without any there is no network.
+    #: The hosts that the job may reach, in the form of ``Needs.hosts``. An empty tuple means no network.
     hosts: tuple[str, ...] = ()
 
 

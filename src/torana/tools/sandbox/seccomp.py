@@ -15,7 +15,8 @@ Other kernel memory has a bound elsewhere:
 
 - Descriptors of epoll, timers, signals, events and processes: the limit of open files. Descriptors in flight
   between Unix sockets: the same limit.
-- The watches of epoll: the kernel's share for each user (4 % of the memory). Pipes: also (64 MiB).
+- The watches of epoll: the kernel's share for each user (4 % of the memory).
+- Pipes: the kernel's share for each user (64 MiB).
 - POSIX timers and queued signals: the limit of pending signals. POSIX message queues: a limit of zero.
 - Locked memory, which pages of MSG_ZEROCOPY need: a limit of zero.
 - Buffers of sockets and page tables: measured for each run. Larger buffers are silently not granted.
@@ -51,7 +52,7 @@ _NEW_NAMESPACES = 0x7E020000
 #: Bit 30 marks the x32 calls of x86-64, which have other numbers.
 _X32 = 0x40000000
 
-#: By machine: its constant of linux/audit.h, and the column of the numbers below.
+#: For each machine its constant of linux/audit.h, and the column of the numbers below.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 # The numbers of calls on x86-64 and aarch64; None where a machine has no such call.
 #: Calls whose arguments decide.

@@ -1,4 +1,4 @@
-"""What happens in the gateway, for clients that show all of it: one bounded log of small events."""
+"""The events of the gateway, for clients that show all of them: one bounded log of small events."""
 
 from __future__ import annotations
 

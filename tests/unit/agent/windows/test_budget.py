@@ -136,6 +136,19 @@ def test_refusal_without_sizes_halves_the_request() -> None:
     assert here.window == 2_500
 
 
+@pytest.mark.parametrize("overflow", [Overflow(), Overflow(window=300)])
+def test_window_after_a_refusal_is_smaller_for_ten_minutes(overflow: Overflow) -> None:
+    now = 0.0
+    here = ContextBudget(window=8_000, answer=1_000, monotonic=lambda: now)
+    first = here.message_room
+    here.shrink(overflow, parts(4_000))
+    assert here.window in (2_500, 300)
+
+    now = 600.0
+
+    assert (here.window, here.message_room) == (8_000, first)
+
+
 def test_request_with_files_changes_neither_the_estimate_nor_the_window() -> None:
     here = budget()
     first = here.message_room

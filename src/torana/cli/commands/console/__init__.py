@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, settings_from
+from torana.cli.flags import (
+    CHAT_VARIABLE,
+    ConfigFlag,
+    DataDirFlag,
+    TokenEnvFlag,
+    UrlFlag,
+    check_one_gateway,
+    settings_from,
+)
 from torana.messages import SCOPES, Scope
 
 if TYPE_CHECKING:
     from torana.cli.remote import RunningGateway
 
 app = new_app()
-
-_VARIABLE = "TORANA_CHAT_TOKEN"
 
 
 def _scopes(text: str) -> list[str]:
@@ -38,16 +44,8 @@ def console(
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the address instead of opening it.")
     ] = False,
-    url: Annotated[
-        str | None, typer.Option(help="Open the page of this gateway, such as https://torana.example.org.")
-    ] = None,
-    token_env: Annotated[
-        str | None,
-        typer.Option(
-            help="With --url: the environment variable that contains the token. Default: TORANA_CHAT_TOKEN; if "
-            "it is not set, the command asks for a required token."
-        ),
-    ] = None,
+    url: UrlFlag = None,
+    token_env: TokenEnvFlag = CHAT_VARIABLE,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
@@ -59,12 +57,11 @@ def console(
     from torana.cli.commands.console.browser import open_browser
     from torana.cli.remote import the_gateway
 
-    if url is not None and (config is not None or data_dir is not None):
-        raise typer.BadParameter("--url cannot be combined with --config and --data-dir")
+    check_one_gateway(url, config=config, data_dir=data_dir)
     if url is None:
         gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     else:
-        gateway = remote_gateway(url, token_env or _VARIABLE)
+        gateway = remote_gateway(url, token_env)
     page = f"{gateway.address.rstrip('/')}/"
     address = page + _sign_in(gateway, scopes)
     if not print_only and open_browser(address):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torana.config import Loaded
     from torana.models.providers import ProbeResult
 
-app = new_app("List the provider's models, test a model, and choose one.")
+app = new_app(is_group=True)
 
 _NAME = "The model, such as openai:gpt-5 or ollama:qwen3:8b."
 Name = Annotated[str, typer.Argument(help=_NAME)]

@@ -44,7 +44,8 @@ class ChosenModel:
     key: tuple[str, str] | None = None
 
     def variables(self, dotenv: Mapping[str, str]) -> dict[str, str | None]:
-        """Return the changes to ``.env``: its own lines are changed, because they outweigh ``torana.toml``.
+        """Return the changes to ``.env``. Settings that are in ``.env`` are changed there, because it
+        outweighs ``torana.toml``.
 
         A key of an earlier provider in ``TORANA_MODEL_API_KEY`` is removed: it would be sent to this one.
         """

@@ -30,11 +30,11 @@ class Provider:
     #: The part of a model's name before the colon.
     prefix: str
     url: str
-    #: The variable of its key; None if it needs none.
+    #: The variable of the provider's key; None if the provider needs no key.
     key: str | None = None
-    #: The beginnings of its keys.
+    #: The beginnings of the provider's keys.
     key_starts: tuple[str, ...] = ()
-    #: Whether ``model_base_url`` must name its address.
+    #: True if ``model_base_url`` must name its address.
     names_url: bool = False
     local: bool = False
 

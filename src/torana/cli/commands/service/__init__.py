@@ -27,7 +27,7 @@ from torana.cli.remote import running_gateway
 from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
 
-app = new_app("Install the gateway as a service, and show its state and log.")
+app = new_app(is_group=True)
 
 SystemFlag = Annotated[
     bool,
@@ -57,7 +57,7 @@ def install(
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Install and start the service, also in place of an older one.
+    """Install and start the service. An installed service is replaced.
 
     Your own service uses the settings of the current directory. With --system, the settings are in /etc/torana
     and the data in /var/lib/torana.

@@ -16,7 +16,7 @@ from torana.errors import OperatorError
 class Questions(Protocol):
     """Answers to the questions of a command. ``flag`` names the option that answers a question in a script."""
 
-    #: Whether a person answers.
+    #: True if a person answers.
     interactive: bool
 
     def choose(self, question: str, options: Mapping[str, str], *, default: str | None, flag: str) -> str:

@@ -3,7 +3,7 @@
 from torana.cli.apps import new_app
 from torana.cli.commands.skills import changing, listing
 
-app = new_app("List, show, install and approve skills.")
+app = new_app(is_group=True)
 
 app.command("list")(listing.list_)
 app.command()(listing.show)

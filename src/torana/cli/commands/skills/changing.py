@@ -206,7 +206,7 @@ def disable(
 
 def update(
     slug: Slug,
-    source: Annotated[str | None, typer.Argument(help="The new source, if it has moved.")] = None,
+    source: Annotated[str | None, typer.Argument(help="The new source, if the skill has moved.")] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,

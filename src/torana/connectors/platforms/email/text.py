@@ -110,7 +110,7 @@ class _Page:
             self._lines.append("")
 
 
-#: The attribution line above a quotation: in each language it has a time, and such a verb or an address.
+#: A verb or an address in the attribution line above a quotation. The line also has a time (``_WHEN``).
 _WROTE = re.compile(
     r"wrote|schrieb|écrit|escribió|escreveu|scritto|schreef|skrev|kirjoitti|napisał|napsal|írta|a scris|yazdı"
     r"|пиш|написа|έγραψε|כתב|写道|寫道|作成|작성|<[^<>\s]+@[^<>\s]+>",

@@ -311,7 +311,9 @@ class Matrix(Connector[MatrixSettings]):
             return None
         thread = _event_id(relation.get("event_id")) if relation.get("rel_type") == "m.thread" else ""
         answered = _event_id(_mapping(relation.get("m.in_reply_to")).get("event_id"))
-        mentioned, text = self._without_mention(content, _words(content, kind, reply=bool(answered)))
+        mentioned, text = _without_mention(
+            content, _words(content, kind, reply=bool(answered)), user=self._home.user_id, name=self._name
+        )
         direct = await self._is_direct(room)
         if thread and relation.get("is_falling_back") is True:
             answered = thread  # the reply is a fallback for clients without threads
@@ -330,19 +332,6 @@ class Matrix(Connector[MatrixSettings]):
             attachments=[self._attachment(content, kind)] if kind in _FILES else [],
             said_at=time_of(event.server_timestamp, per_second=1_000),
         )
-
-    def _without_mention(self, content: Mapping[str, Any], text: str) -> tuple[bool, str]:
-        """Return whether the account is mentioned, and the text without a leading mention."""
-        user = self._home.user_id
-        names = f"{re.escape(user)}|@?{re.escape(self._name)}" if self._name else re.escape(user)
-        whole = re.escape(user) + r"(?![\w-]|[.:]\w)"
-        shown = unquote(_QUOTED_HTML.sub("", _text(content.get("formatted_body"))))
-        places = (text, shown, str(content.get("m.mentions")))
-        named = re.match(rf"\s*(?:{names})[:,](?=\s|\Z)", text, re.IGNORECASE) is not None
-        mentioned = named or any(re.search(whole, place) for place in places)
-        if mentioned:
-            text = re.sub(rf"\A\s*(?:{names})[:,]?(?=\s|\Z)\s*", "", text, flags=re.IGNORECASE)
-        return mentioned, text
 
     async def _is_ours(self, room: nio.MatrixRoom, event_id: str) -> bool:
         if not event_id:
@@ -486,3 +475,16 @@ def _decrypt(data: bytes, secret: Mapping[str, Any]) -> bytes:
         return decrypt_attachment(data, secret["key"]["k"], secret["hashes"]["sha256"], secret["iv"])
     except (nio.EncryptionError, LookupError, TypeError, ValueError) as e:
         raise PermanentError("the file cannot be decrypted") from e
+
+
+def _without_mention(content: Mapping[str, Any], text: str, *, user: str, name: str) -> tuple[bool, str]:
+    """Return whether the account is mentioned, and the text without a leading mention."""
+    names = f"{re.escape(user)}|@?{re.escape(name)}" if name else re.escape(user)
+    whole = re.escape(user) + r"(?![\w-]|[.:]\w)"
+    shown = unquote(_QUOTED_HTML.sub("", _text(content.get("formatted_body"))))
+    places = (text, shown, str(content.get("m.mentions")))
+    named = re.match(rf"\s*(?:{names})[:,](?=\s|\Z)", text, re.IGNORECASE) is not None
+    mentioned = named or any(re.search(whole, place) for place in places)
+    if mentioned:
+        text = re.sub(rf"\A\s*(?:{names})[:,]?(?=\s|\Z)\s*", "", text, flags=re.IGNORECASE)
+    return mentioned, text

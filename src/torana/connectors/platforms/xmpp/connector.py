@@ -216,7 +216,7 @@ class Xmpp(Connector[XmppSettings]):
             elif isinstance(stanza, Presence):
                 self._on_presence(client, stanza)
         except Exception:
-            # Not acknowledged, the server would repeat it for ever; an unreadable stanza is dropped.
+            # Acknowledge and drop an unreadable stanza: the server would repeat it for ever.
             log.exception("xmpp_stanza_unreadable")
         if heard is not None:
             self._inbox.put_nowait((heard, self._received))

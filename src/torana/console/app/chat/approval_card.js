@@ -1,6 +1,6 @@
 import { html, useState } from "../base/view.js";
 import { t } from "../base/i18n.js";
-import { fullTime, time } from "../base/format.js";
+import { fullTime, shownJson, time } from "../base/format.js";
 import { Action, ProblemNote, State } from "../parts/controls.js";
 
 /** A tool call that waits for a yes or a no, with its exact arguments; afterwards, the decision. */
@@ -28,13 +28,13 @@ export function ApprovalCard({ approval, decide, mayDecide }) {
       <${State} value=${approval.state} />
     </header>
     ${edited === null
-      ? html`<pre class="arguments" tabindex="0">${JSON.stringify(approval.edited ?? approval.arguments, null, 2)}</pre>`
+      ? html`<pre class="arguments" tabindex="0">${shownJson(approval.edited ?? approval.arguments)}</pre>`
       : html`<textarea class="arguments" aria-label=${t("approval.arguments")} rows="8" value=${edited} onInput=${(event) => setEdited(event.target.value)}></textarea>`}
     ${problem && html`<${ProblemNote} problem=${problem} />`}
     ${isOpen && mayDecide && html`<div class="approval-buttons">
       <${Action} label=${t("approval.allow")} kind="primary" act=${approve} />
       <${Action} label=${t("approval.deny")} act=${() => decide(approval, { decision: "deny" })} />
-      <button type="button" class="button plain" onClick=${() => setEdited(edited === null ? JSON.stringify(approval.arguments, null, 2) : null)}>
+      <button type="button" class="button plain" onClick=${() => setEdited(edited === null ? shownJson(approval.arguments) : null)}>
         ${edited === null ? t("approval.edit") : t("approval.keep")}</button>
       <span class="hint" title=${fullTime(approval.expiresAt)}>${t("approval.expires", { time: time(approval.expiresAt) })}</span>
     </div>`}

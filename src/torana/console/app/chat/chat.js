@@ -93,7 +93,8 @@ function Transcript({ conversation, marked, onFork, onEdit }) {
       before.current.isMarkShown = true;
       isAtEnd.current = false;
     } else if (isAtEnd.current) element.scrollTop = element.scrollHeight;
-    else if (first && first !== shown[0]?.id) turnOf(first)?.scrollIntoView({ block: "start" }); // earlier turns were added
+    // Earlier turns were added.
+    else if (first && first !== shown[0]?.id) turnOf(first)?.scrollIntoView({ block: "start" });
     before.current.first = shown[0]?.id;
   });
 

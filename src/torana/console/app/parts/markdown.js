@@ -9,6 +9,9 @@ const SCHEMES = new Set(["http:", "https:", "mailto:", "tel:"]);
 const MARKS = { [ITALIC_UND]: "_", [STRONG_UND]: "__", [EQUATION_INLINE]: "$", [EQUATION_BLOCK]: "$$" };
 const BRACKETS = { [EQUATION_INLINE]: ["\\(", "\\)"], [EQUATION_BLOCK]: ["\\[", "\\]"], [LINK]: ["[", "]"], [IMAGE]: ["![", "]"] };
 
+/** The first letter is of a script from right to left. With `auto`, browsers read all children again for each new one. */
+const RTL = /^\P{L}{0,999}[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+
 /** Show a text that may grow: only what is new is parsed. A text that the parser refuses is shown as it is. */
 export function Markdown({ text, isComplete }) {
   const element = useRef(null);
@@ -23,16 +26,26 @@ export function Markdown({ text, isComplete }) {
     const now = drawn.current;
     now.tail?.remove();
     try {
-      parser_write(now.parser, text.slice(now.text.length));
+      write(now.parser, text.slice(now.text.length));
       if (isComplete) end(now.parser, element.current);
       else now.tail = showPending(now.parser);
     } catch {
+      // It refuses the rest, too.
+      now.parser = {};
       element.current.textContent = text;
     }
     now.text = text;
     now.isEnded = isComplete;
   }, [text, isComplete]);
-  return html`<div class="markdown" dir="auto" ref=${element}></div>`;
+  return html`<div class="markdown" dir=${RTL.test(text) ? "rtl" : "ltr"} ref=${element}></div>`;
+}
+
+/** Write a text. Throw for a mark that does not end, such as an address: its cost grows with the square of its length. */
+function write(own, text) {
+  for (const piece of text.match(/[^]{1,999}/gu) ?? []) {
+    parser_write(own, piece);
+    if (own.pending.length > 4e3) throw own;
+  }
 }
 
 /** Show the last character, which the parser holds until it knows the next, unless it can be a mark. */

@@ -60,5 +60,6 @@ _RULES: tuple[Reader, ...] = (
     pick_random,
 )
 
-#: By tool name. The order decides among the tools of a skill, and if no skill ranks.
+#: The rules by tool name. If several rules match, rules of the best skill come before others, and then this
+#: order decides.
 READERS: Mapping[str, Reader] = {rule.__name__: rule for rule in _RULES}

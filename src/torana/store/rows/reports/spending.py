@@ -39,7 +39,7 @@ class SpentAmount:
 def add(
     connection: Connection, turn: Turn, day: str, amount: SpentAmount, *, shares: Usage | None = None
 ) -> None:
-    """Add the usage of a turn. ``shares`` divides it among models; a rest belongs to no known model."""
+    """Add the usage of a turn. ``shares`` divides it among models; the rest has no known model."""
     causes = {
         "day": day,
         "user": turn.user or "",
@@ -61,10 +61,10 @@ def total(connection: Connection, *, first: str, last: str) -> SpentAmount:
     return _amount_of(connection.execute(_sums(first, last)).mappings().one())
 
 
-def by(
+def sums_by(
     connection: Connection, dimension: Dimension, *, first: str, last: str, limit: int
 ) -> list[tuple[str, SpentAmount]]:
-    """Return the sums of the values of a dimension between two days; the value '' has no such cause.
+    """Return the sum for each value of a dimension between two days; '' is usage without such a value.
 
     The largest cost comes first, but days are in order.
     """
@@ -90,7 +90,7 @@ def forget_places(connection: Connection, user: str) -> None:
 
 
 def _split(amount: SpentAmount, shares: Usage) -> Sequence[tuple[str, SpentAmount]]:
-    """Divide an amount exactly: each model gets its share, and the last the difference that rounding leaves."""
+    """Divide an amount exactly: each model gets its share, and the last share the rounding difference."""
     parts: list[tuple[str, SpentAmount]] = []
     rest = amount
     for model, used in shares.shares:

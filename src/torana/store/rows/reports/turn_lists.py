@@ -1,4 +1,4 @@
-"""Lists of turns, and the times of a turn."""
+"""Lists of turns."""
 
 from __future__ import annotations
 

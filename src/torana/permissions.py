@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, StringConstraints
 
-from torana.tools.base import Permission
+#: The rule for a tool: it runs always, with approval, or never.
+Permission = Literal["allow", "ask", "deny"]
 
 #: The tools that read a skill, the tool that runs its scripts, and their argument for the skill.
 OPENS_SKILL = frozenset({"load_skill", "read_skill_file"})

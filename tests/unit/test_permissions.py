@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
+from torana.permissions import Calling, Rule, Rules, promised_by
 from torana.tools import Permission
-from torana.tools.permission import Calling, Rule, Rules, promised_by
 
 
 def calling(
