@@ -126,7 +126,7 @@ def unsynced() -> Generator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(empty_database: Path) -> Generator[None]:
     """Let the databases of this process share compiled statements: each would compile the same ones again."""
-    open_engine = database_module.sqlite_engine
+    open_engine = sqlite_module.sqlite_engine
     first = open_engine(empty_database)
     first.connect().close()
     compiled: dict[Any, Any] = {}
@@ -138,7 +138,7 @@ def compiled_once(empty_database: Path) -> Generator[None]:
         return engine
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database_module, "sqlite_engine", open_alike)
+        patch.setattr(sqlite_module, "sqlite_engine", open_alike)
         yield
     first.dispose()
 
