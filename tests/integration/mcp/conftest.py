@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 from tests.standins import hostile_mcp
@@ -97,6 +98,12 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds; the test's own time limit ends the wait."""
     while not condition():  # noqa: ASYNC110 - what is waited for is in other processes
         await asyncio.sleep(0.01)
+
+
+def the_program() -> psutil.Process:
+    """Return the process of the only hostile server; this process also has others."""
+    (program,) = (one for one in psutil.Process().children() if hostile_mcp.__file__ in one.cmdline())
+    return program
 
 
 def is_alive(pid: int) -> bool:

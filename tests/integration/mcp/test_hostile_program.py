@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pydantic_ai.messages import ToolCallPart
-from tests.integration.mcp.conftest import Ask, Start, is_alive, until
+from tests.integration.mcp.conftest import Ask, Start, is_alive, the_program, until
 
 from torana.agent import TurnAgent
 from torana.api.schemas.mcp import McpDetailsBody
@@ -292,7 +291,7 @@ async def test_server_environment_contains_only_its_entry(
 @pytest.mark.parametrize("trick", ["", "stubborn"])
 async def test_server_leaves_no_process_behind(start: Start, hostile: Hostile, ask: Ask, trick: str) -> None:
     servers = await start(bad=hostile(trick))
-    program = psutil.Process().children()[-1].pid
+    program = the_program().pid
     child = int((await ask(servers, ("bad_family", {}))).splitlines()[1])
     assert is_alive(child)
 
@@ -408,7 +407,7 @@ def _call(name: str, **arguments: Any) -> Any:
 
 async def test_killed_server_is_restarted_between_calls(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
-    psutil.Process().children()[-1].kill()
+    the_program().kill()
 
     await until(lambda: record(servers)["connections"] == 2)
 
@@ -419,7 +418,7 @@ async def test_killing_a_server_fails_only_the_running_call(
     start: Start, hostile: Hostile, ask: Ask, tmp_path: Path
 ) -> None:
     servers = await start(bad=hostile())
-    program = psutil.Process().children()[-1]
+    program = the_program()
     asked = asyncio.create_task(ask(servers, ("bad_hang", {})))
     await until(lambda: (tmp_path / "state").exists())
 
