@@ -113,7 +113,7 @@ def new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(MIGRATIONS, migrations)
     revision = migrations / "versions" / "0014_topic.py"
     revision.write_text(NEXT.format(rest=""))
-    monkeypatch.setattr(module, "_MIGRATIONS", migrations)
+    monkeypatch.setattr(module, "SQLITE_MIGRATIONS", migrations)
     monkeypatch.setattr(module, "HEAD", "0014")
     return revision
 

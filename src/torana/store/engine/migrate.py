@@ -163,14 +163,14 @@ def _upgrade(engine: Engine, path: Path, current: str) -> None:
     _log.info("database_upgraded", extra={"from": current, "to": HEAD})
 
 
-def run_migrations(connection: Connection, target: str, migrations: Path = SQLITE_MIGRATIONS) -> None:
-    """Migrate the connection's database to a revision, or to ``head``."""
+def run_migrations(connection: Connection, target: str, migrations: Path | None = None) -> None:
+    """Migrate the connection's database to a revision, or to ``head``, by default with those of SQLite."""
     # Imported here because it is slow and rarely needed.
     from alembic import command
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(migrations))
+    config.set_main_option("script_location", str(migrations or SQLITE_MIGRATIONS))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, target)
