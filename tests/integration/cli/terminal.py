@@ -30,6 +30,10 @@ COLUMNS, LINES = 60, 200
 _STEERING = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]|\r")
 
 
+#: Readings of a terminal that says nothing in about a second.
+_SECOND = 10
+
+
 def _readable(descriptor: int, seconds: float = 0) -> bool:
     return bool(select.select([descriptor], [], [], seconds)[0])
 
@@ -53,6 +57,15 @@ class Terminal:
                 if text in self.text:
                     before, _, self.text = self.text.partition(text)
                     return before + text
+        raise AssertionError
+
+    def press_ctrl_c(self, text: str) -> None:
+        """Press Ctrl-C until a text appears: readline does not see a signal while it prepares to wait."""
+        for number, _ in enumerate(self._readings()):
+            if text in self.text:
+                return
+            if number % _SECOND == 0:
+                self.type("\x03")
         raise AssertionError
 
     def exit_code(self) -> int:

@@ -197,8 +197,7 @@ def test_ctrl_c_at_a_question_changes_nothing(place: Place, server: OpenAIStandI
             terminal.expect(question)
             terminal.type(f"{server.url if keys == 'URL' else keys}\n")
         terminal.expect(QUESTIONS[last][0])
-        terminal.type("\x03")
-        terminal.expect("stopped; `torana setup` starts again, and keeps what is written")
+        terminal.press_ctrl_c("stopped; `torana setup` starts again, and keeps what is written")
         assert terminal.exit_code() == 1
     assert_unchanged(place.path)
 
@@ -211,8 +210,7 @@ def test_ctrl_c_after_the_settings_are_written_keeps_them(place: Place, server: 
             terminal.expect(question)
             terminal.type(f"{server.url if keys == 'URL' else keys}\n")
         terminal.expect("Install the gateway as a service?")
-        terminal.type("\x03")
-        terminal.expect("stopped; `torana setup` starts again, and keeps what is written")
+        terminal.press_ctrl_c("stopped; `torana setup` starts again, and keeps what is written")
         assert terminal.exit_code() == 1
     assert "sk-right" in (place.path / ".env").read_text()
     code, out, _ = place.run("config", "show")
