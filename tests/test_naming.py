@@ -35,7 +35,7 @@ VAGUE = re.compile(r"\b(somebody|nobody|whoever|whom)\b", re.IGNORECASE)
 FILES_PER_FOLDER = 21
 METHODS_PER_CLASS = 20
 ARGUMENTS_PER_CONSTRUCTOR = 8
-#: The system user `nobody`, as which scripts run.
+#: All of these are `nobody`, the system user that runs scripts.
 VAGUE_WORDS = 13
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -49,12 +49,20 @@ async def read_chunks(response: httpx2.Response, model: str) -> AsyncGenerator[C
                     async for _ in events:
                         pass
             return
-        chunk: Any = json.loads(data)
-        if not isinstance(chunk, dict):
-            raise ValueError("an event is no JSON object")  # noqa: TRY004 - as for invalid JSON
-        model = _text_or(model, cast("Chunk", chunk).get("model"))
-        raise_if_error(cast("Chunk", chunk), model, response.request)
+        chunk = _read_object(data)
+        model = _text_or(model, chunk.get("model"))
+        raise_if_error(chunk, model, response.request)
         yield chunk
+
+
+def _read_object(data: str) -> Chunk:
+    """Return the JSON object of an event. Raises ``ValueError`` for any other text."""
+    value: object = json.loads(data)
+    match value:
+        case dict():
+            return cast("Chunk", value)
+        case _:
+            raise ValueError("an event is no JSON object")
 
 
 @dataclass(kw_only=True)
