@@ -134,6 +134,21 @@ async def test_failing_transaction_rolls_back_only_itself(notes: Database, path:
     assert seen_from_outside(path) == ["one", "two"]
 
 
+async def test_transaction_that_sqlite_has_ended_fails_waiting_calls(notes: Database, path: Path) -> None:
+    def fail(connection: Connection) -> None:
+        # As SQLite itself does after some errors of the disk.
+        execute(connection, "ROLLBACK")
+        raise LookupError("a bug")
+
+    queue = Queue(notes)
+    await queue.add(partial(write, text="one"), fail, partial(write, text="two"))
+    outcomes = await queue.outcomes()
+
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 3
+    assert seen_from_outside(path) == []
+    assert await notes.run(partial(write, text="three")) == "three"
+
+
 @pytest.mark.parametrize("error", [LookupError("a bug"), IntegrityError("insert", {}, Exception())])
 async def test_single_failing_transaction_is_rolled_back(notes: Database, path: Path, error: Exception) -> None:
     def fail(connection: Connection) -> None:
