@@ -108,6 +108,9 @@ class Database(ABC):
     #: Places outside of the database that may keep copies of deleted data.
     out_of_reach: Sequence[str] = ()
 
+    #: Opens a savepoint; an error inside the block undoes the changes since.
+    _savepoint: Callable[[Connection], AbstractContextManager[object]] = staticmethod(Connection.begin_nested)
+
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._jobs: queue.SimpleQueue[QueuedJob[Any] | None] = queue.SimpleQueue()
@@ -265,10 +268,6 @@ class Database(ABC):
     @abstractmethod
     def _is_unwritable(self, error: BaseException | None) -> bool:
         """Return whether nothing can be written until the operator acts, for example on a full disk."""
-
-    def _savepoint(self, connection: Connection) -> AbstractContextManager[object]:
-        """Open a savepoint; an error inside the block undoes the changes since."""
-        return connection.begin_nested()
 
     def _attempt(self, connection: Connection, work: Callable[[Connection], T]) -> T | Exception:
         """Run one of several jobs in a savepoint.

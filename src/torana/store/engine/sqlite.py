@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -76,8 +76,32 @@ def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -
     return engine
 
 
+@contextmanager
+def _savepoint(connection: Connection) -> Generator[None]:
+    """Open a savepoint. Those of SQLAlchemy take many times as long."""
+    driver = _driver(connection)
+    _execute(driver, "SAVEPOINT job")
+    try:
+        yield
+    except BaseException:
+        _execute(driver, "ROLLBACK TO job")
+        _execute(driver, "RELEASE job")
+        raise
+    _execute(driver, "RELEASE job")
+
+
+def _execute(driver: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement. Raises SQLAlchemy's error, which fails all jobs of the transaction."""
+    try:
+        driver.execute(statement).close()
+    except sqlite3.Error as error:
+        raise OperationalError(statement, None, error) from error
+
+
 class SqliteDatabase(Database):
     """The only connection to a SQLite file, in its own thread; ``monotonic`` returns seconds."""
+
+    _savepoint = staticmethod(_savepoint)
 
     def __init__(self, *, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(monotonic=monotonic)
@@ -119,9 +143,6 @@ class SqliteDatabase(Database):
             self._failed_at = None
         return outcomes
 
-    def _savepoint(self, connection: Connection) -> AbstractContextManager[object]:
-        return _savepoint(_driver(connection))
-
     def _finish(self, work: Callable[[Any], T]) -> T | StoreUnavailable:
         pooled = self._engine.raw_connection()
         try:
@@ -150,27 +171,6 @@ class SqliteDatabase(Database):
 def _changes(connection: Connection) -> int:
     """Return the number of rows changed since the file was opened."""
     return _driver(connection).total_changes
-
-
-@contextmanager
-def _savepoint(driver: sqlite3.Connection) -> Generator[None]:
-    """Open a savepoint. Those of SQLAlchemy take many times as long."""
-    _execute(driver, "SAVEPOINT job")
-    try:
-        yield
-    except BaseException:
-        _execute(driver, "ROLLBACK TO job")
-        _execute(driver, "RELEASE job")
-        raise
-    _execute(driver, "RELEASE job")
-
-
-def _execute(driver: sqlite3.Connection, statement: str) -> None:
-    """Execute a statement. Raises SQLAlchemy's error, which fails all jobs of the transaction."""
-    try:
-        driver.execute(statement).close()
-    except sqlite3.Error as error:
-        raise OperationalError(statement, None, error) from error
 
 
 def _driver(connection: Connection) -> sqlite3.Connection:
