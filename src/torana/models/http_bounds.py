@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from torana.errors import ModelResponseTooLarge
+from torana.json_bounds import has_more_values
 from torana.telemetry import MASK
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ _STREAM_FACTOR = 32
 #: repeat the whole content several times.
 _SMALL_LINE = 512
 _CONTENT_FACTOR = 8
+
+#: Maximum number of JSON values in an event: reading each takes microseconds. An event that arrives in one
+#: piece is not counted: the HTTP libraries read at most 64 KiB at once.
+_EVENT_VALUES = 10_000
 
 #: Bytes that are read of an error's body; the rest is not needed for the message.
 _ERROR_BYTES = 65_536
@@ -134,10 +139,11 @@ class _Cut(_Stream):
 
 
 class _Bounded(_Stream):
-    """A response's bytes, limited in total, per event and in content."""
+    """A response's bytes, limited in total, per event and in content; of a stream also the values of an event."""
 
     def __init__(self, stream: Any, keys: Sequence[bytes], *, max_bytes: int, is_stream: bool) -> None:
         super().__init__(stream, keys)
+        self._is_stream = is_stream
         self._most_in_all = max_bytes * (_STREAM_FACTOR if is_stream else _EVENT_FACTOR)
         self._most_content = max_bytes * _CONTENT_FACTOR
         self._most_in_event = max_bytes * _EVENT_FACTOR
@@ -145,6 +151,7 @@ class _Bounded(_Stream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = content = line = event = 0
         tail = b""
+        began = bytearray()  # the event so far
         async for piece in self._stream:
             read += len(piece)
             *ended, last = piece.split(b"\n")
@@ -162,7 +169,29 @@ class _Bounded(_Stream):
                     "TORANA_MAX_RESPONSE_BYTES allows, and was cut off. Use another model, or "
                     "raise the setting."
                 )
+            if self._is_stream:
+                began += piece
+                if end := _end_of_events(began, max(0, len(began) - len(piece) - len(tail))):
+                    # An event is parsed when the piece with its end is passed on.
+                    if len(began) > len(piece):
+                        _check_values(began)
+                    del began[:end]
             yield self._masked(piece)
+
+
+def _end_of_events(text: bytearray, start: int) -> int:
+    """Return the position after the last blank line behind ``start``, or 0."""
+    return max(at + len(blank) if (at := text.rfind(blank, start)) >= 0 else 0 for blank in _BLANK_LINES)
+
+
+def _check_values(text: bytearray) -> None:
+    """Raise ``ModelResponseTooLarge`` if the event at the beginning has too many JSON values."""
+    end = min(at for blank in _BLANK_LINES if (at := text.find(blank)) >= 0)
+    if has_more_values(text[:end], _EVENT_VALUES):
+        raise ModelResponseTooLarge(
+            f"An event of the model's provider has more than {_EVENT_VALUES:,} JSON values, and was refused. "
+            "Ask for less at once, or use another model."
+        )
 
 
 def _stream_of(response: Any, kind: type[_Stream]) -> Any:
