@@ -119,6 +119,14 @@ async def test_event_with_very_many_values_is_refused_before_it_is_read(choices:
         await streamed(lambda _: RawReply(body=[event(choices=choices), END]), limit=1_000_000)
 
 
+async def test_calls_whose_arguments_have_very_many_values_are_refused() -> None:
+    def rule(_: ChatRequest) -> list[Call]:
+        return [Call("f", {"numbers": [1] * 4_000}), Call("g", {"texts": ["[1, 2]"] * 7_000})]
+
+    with pytest.raises(ModelResponseTooLarge, match="JSON values"):
+        await streamed(rule, limit=1_000_000)
+
+
 async def test_long_event_with_few_values_is_accepted() -> None:
     text = "[1, 2]\r\n\r\n" * 20_000
 

@@ -181,6 +181,28 @@ async def test_invalid_call_is_reported_to_the_model_and_in_events(
     assert [data["ok"] for type_, data in watcher.tools if type_ == "tool.finished"] == [False, False, False]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        call("pick_random", options=[1] * 5_000),
+        call("calculate", expression={"x": "y" * 100_000}),
+        call("calculate", **{f"a{number}": "y" * 1_000 for number in range(100)}),
+        ToolCallPart("calculate", '{"expression": ' + "[" * 100_000, tool_call_id="c"),
+    ],
+    ids=["values", "text", "names", "no JSON"],
+)
+async def test_error_for_invalid_arguments_is_short(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher, wrong: ToolCallPart
+) -> None:
+    model = ScriptedModel([wrong], "I give up.")
+
+    await open_agent(model).run(turn, watcher, Unwritten())
+
+    (result,) = [part for part in model.requests[-1].messages[-1].parts if isinstance(part, ToolReturnPart)]
+    assert result.outcome == "retried"
+    assert 10 < len(result.model_response_str()) < 21_000
+
+
 async def test_repeated_invalid_calls_fail_the_turn(
     open_agent: OpenAgent, turn: Turn, watcher: Watcher
 ) -> None:
