@@ -24,7 +24,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 from torana.agent import Answer, Bounds, TurnAgent
 from torana.agent.approval import ApprovalDecision, Question
 from torana.agent.journal import Call, Step
-from torana.errors import ModelFailed, TurnLimit
+from torana.errors import ModelFailed, ModelResponseTooLarge, TurnLimit
 from torana.limits.request_tokens import RequestTokens
 from torana.memory import Memory
 from torana.messages import NOTE_MARK, EventType, Inbound, Turn, Usage
@@ -288,6 +288,18 @@ async def test_turn_is_stopped_at_its_token_limit(open_agent: OpenAgent, turn: T
 
     with pytest.raises(TurnLimit, match=r"used more than 10 tokens \(TORANA_TURN_TOKENS\)"):
         await agent.run(turn, watcher, Unwritten())
+
+
+async def test_turn_is_stopped_at_the_limit_of_its_text(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    long = "ä" * 200
+    model = ScriptedModel(*([long, sum_of(number)] for number in range(5)))
+
+    with pytest.raises(ModelResponseTooLarge, match="together larger than 1000 bytes"):
+        await open_agent(model, bounds=Bounds(reply_bytes=1_000)).run(turn, watcher, Unwritten())
+
+    assert watcher.text == f"{long}\n\n{long}"
 
 
 async def test_history_of_a_turn_holds_its_own_messages(open_turns: Callable[..., Turns], say: Say) -> None:
