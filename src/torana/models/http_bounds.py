@@ -7,6 +7,7 @@ This module masks the key, so that no exception, log, reply or database row cont
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -37,6 +38,10 @@ _CONTENT_FACTOR = 8
 #: Maximum number of JSON values in an event: reading each takes microseconds. An event that arrives in one
 #: piece is not counted: the HTTP libraries read at most 64 KiB at once.
 _EVENT_VALUES = 10_000
+
+#: Bytes of a stream that are passed on at once. Other tasks run in between: a provider may send events faster
+#: than they are read.
+_SLICE = 1_024
 
 #: Bytes that are read of an error's body; the rest is not needed for the message.
 _ERROR_BYTES = 65_536
@@ -176,7 +181,11 @@ class _Bounded(_Stream):
                     if len(began) > len(piece):
                         _check_values(began)
                     del began[:end]
-            yield self._masked(piece)
+            masked = self._masked(piece)
+            for start in range(0, len(masked), _SLICE):
+                if start:
+                    await asyncio.sleep(0)
+                yield masked[start : start + _SLICE]
 
 
 def _end_of_events(text: bytearray, start: int) -> int:
