@@ -16,6 +16,7 @@ from torana.api.problems import body_of, error_from
 from torana.api.schemas.contract import AnswerBody
 from torana.errors import GatewayError
 from torana.messages import Turn, TurnEvent
+from torana.store.rows.approval_questions import arguments_text
 from torana.turns import Turns
 
 
@@ -82,6 +83,8 @@ class EventStream(StreamingResponse):
 
 async def _data(turns: Turns, turn: Turn, event: TurnEvent, request_id: str) -> Mapping[str, Any]:
     """Return the data of an event; of a terminal event, the body of the plain response."""
+    if event.type == "approval.required":
+        return {**event.data, "argumentsText": arguments_text(event.data["arguments"])}
     if not event.terminal:
         return event.data
     ended = await turns.reader.wait_for_end(turn)

@@ -16,6 +16,7 @@ from torana.agent.journal_hooks import result_text
 from torana.agent.text import arguments_of
 from torana.messages import Turn
 from torana.sessions import history
+from torana.store.rows.approval_questions import arguments_text
 from torana.store.rows.approvals import Approval, size_of
 from torana.store.rows.reports.calls import CallRecords
 from torana.store.rows.reports.timings import StepTime
@@ -44,10 +45,16 @@ class ToolCall:
     ended_at: datetime | None
 
     @property
+    def arguments_text(self) -> str | None:
+        """Return the arguments as JSON for people."""
+        return None if self.arguments is None else arguments_text(self.arguments)
+
+    @property
     def size(self) -> int:
         """Return the approximate number of characters of the texts."""
         asked = size_of(self.approval) if self.approval is not None else 0
-        return len(json.dumps(self.arguments)) + asked + len(self.result or "")
+        own = len(json.dumps(self.arguments)) + len(self.arguments_text or "")
+        return own + asked + len(self.result or "")
 
 
 @dataclass(frozen=True, slots=True)

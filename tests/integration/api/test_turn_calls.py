@@ -97,6 +97,27 @@ async def test_call_of_a_running_turn_has_its_approval_and_its_result(start: Sta
     assert await calls(client, turn_id) == [ended]
 
 
+async def test_arguments_are_exact_as_text(start: Start):
+    options = {"low": 2**53 + 1, "high": 2**53 + 1}
+    asks = '[{"tool": "pick_random", "permission": "ask"}]'
+    model = ScriptedModel([ToolCallPart("pick_random", options, tool_call_id="c1")], "Done.")
+    _, client = await start(model, permissions=asks)
+    turn_id = await send(client)
+
+    shown = '{\n "low": 9007199254740993,\n "high": 9007199254740993\n}'
+    approval = (await until(client, turn_id, "waiting"))["approvals"][0]
+    assert approval["argumentsText"] == shown
+    assert (await client.get("/v1/approvals")).json()["items"][0]["argumentsText"] == shown
+
+    changed = {"low": 2**60 + 1, "high": 2**60 + 1}
+    decision = {"decision": "approve", "digest": approval["digest"], "arguments": changed}
+    decided = (await client.post(f"/v1/approvals/{approval['id']}", json=decision)).json()
+    assert decided["argumentsText"] == shown.replace("9007199254740993", "1152921504606846977")
+    await until(client, turn_id, "completed")
+    (call,) = await calls(client, turn_id)
+    assert (call["argumentsText"], call["approval"]) == (shown, decided)
+
+
 async def test_denied_call_has_failed_and_its_approval_says_why(start: Start):
     _, client = await start(ScriptedModel([calculate()], "No."), permissions=ASKS)
     turn_id = await send(client)
@@ -147,7 +168,7 @@ async def test_private_data_is_hidden_once_a_second_user_has_joined(start: Start
 
     await client.post("/message", json=anas | {"userId": "ben"})
     (shared,) = await calls(client, turn_id)
-    assert shared == alone | {"arguments": None, "result": None, "hidden": True}
+    assert shared == alone | {"arguments": None, "argumentsText": None, "result": None, "hidden": True}
 
 
 async def test_calls_are_readable_by_the_user_of_the_turn_and_the_operator(start: Start):

@@ -41,6 +41,13 @@ class ApprovalBody(Wire):
     call_id: Annotated[str, Field(description="The id of the tool call, unique within the turn.")]
     tool: str
     arguments: Annotated[dict[str, Any], Field(description="The arguments that the model chose.")]
+    arguments_text: Annotated[
+        str,
+        Field(
+            description="`edited`, or else `arguments`, as JSON text for people, who decide by it: with exact "
+            "numbers, which JavaScript would round, and with invisible characters escaped."
+        ),
+    ]
     state: Annotated[
         ApprovalState, Field(description="`withdrawn` means that the turn ended before a decision.")
     ]

@@ -25,7 +25,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from torana.messages import Inbound
 from torana.paging import read_until_full
 from torana.store.engine.tables import approvals, deliveries, owned_by, turns
-from torana.store.rows.approval_questions import before_question, call_digest, question_text
+from torana.store.rows.approval_questions import arguments_text, before_question, call_digest, question_text
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
 
@@ -62,6 +62,11 @@ class Approval:
     def digest(self) -> str:
         """Return the digest of the call (``call_digest``)."""
         return call_digest(self.tool, self.arguments)
+
+    @property
+    def arguments_text(self) -> str:
+        """Return the arguments with which the call runs if it is approved, as JSON for people."""
+        return arguments_text(self.arguments if self.edited is None else self.edited)
 
     def at(self, now: datetime) -> Approval:
         """Return the approval as of this time: an open one that has expired counts as expired."""
@@ -319,8 +324,8 @@ def list_open(
 
 
 def size_of(approval: Approval) -> int:
-    """Return the number of characters of the arguments."""
-    return len(json.dumps(approval.arguments))
+    """Return the approximate number of characters of an approval in a response."""
+    return len(json.dumps([approval.arguments, approval.edited])) + len(approval.arguments_text)
 
 
 def _open_at(now: datetime) -> sa.Select[Any]:
