@@ -185,3 +185,29 @@ async def test_calls_are_readable_by_the_user_of_the_turn_and_the_operator(start
     answers = [await client.get(path, headers=headers) for headers in (ana, operator, ben)]
     assert [answer.status_code for answer in answers] == [200, 200, 404]
     assert answers[0].json() == answers[1].json()
+
+
+async def test_arguments_of_an_approval_are_hidden_like_those_of_its_call(start: Start):
+    remember = ToolCallPart("remember", {"text": "My cat is grey."}, tool_call_id="c1")
+    asks = '[{"tool": "remember", "permission": "ask"}]'
+    _, client = await start(ScriptedModel("Hello.", [remember], "Noted."), permissions=asks)
+    anas = {"content": "hi", "channelId": "room", "userId": "ana"}
+    await client.post("/message", json=anas | {"userId": "ben"})
+    turn_id = (await client.post("/message", json=anas, headers={"Prefer": "respond-async"})).json()["id"]
+
+    approval = (await until(client, turn_id, "waiting"))["approvals"][0]
+    path = f"/v1/approvals/{approval['id']}"
+    assert approval["arguments"] == {"text": "My cat is grey."}  # the approver decides by them
+    assert (await client.get(path)).json() == approval
+
+    body = {"decision": "approve", "digest": approval["digest"], "arguments": {"text": "My cat is red."}}
+    decided = (await client.post(path, json=body)).json()
+    await until(client, turn_id, "completed")
+    names = ("digest", "arguments", "argumentsText", "edited", "hidden")
+    assert [decided[name] for name in names] == [None, None, None, None, True]
+    assert (await client.get(path)).json() == decided
+    (call,) = await calls(client, turn_id)
+    assert (call["arguments"], call["approval"]) == (None, decided)
+    events = (await client.get(f"/v1/turns/{turn_id}/events")).text
+    assert "approval.required" in events
+    assert "cat is" not in events

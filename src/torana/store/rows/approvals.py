@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import Inbound
 from torana.paging import read_until_full
-from torana.store.engine.tables import approvals, deliveries, owned_by, turns
+from torana.store.engine.tables import approvals, deliveries, owned_by, sessions, turns
 from torana.store.rows.approval_questions import arguments_text, before_question, call_digest, question_text
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
@@ -57,6 +57,8 @@ class Approval:
     decided_at: datetime | None = None
     replied_at: datetime | None = None
     decided_in: str | None = None
+    #: True if its readers may not see the arguments; ``turns.approval_replies`` has the rule. Not stored.
+    hidden: bool = False
 
     @property
     def digest(self) -> str:
@@ -186,6 +188,11 @@ def get(connection: Connection, owner: str, approval_id: str) -> Approval | None
     query = sa.select(approvals).where(owned_by(approvals, owner), approvals.c.id == approval_id)
     row = connection.execute(query).mappings().first()
     return None if row is None else _approval(row)
+
+
+def is_in_shared_session(connection: Connection, approval: Approval) -> bool:
+    """Return whether several users have sent messages in the session of an approval."""
+    return bool(connection.execute(_SHARED, {"of_turn": approval.turn_id}).scalar())
 
 
 def of_call(connection: Connection, owner: str, turn_id: str, call_id: str) -> list[Approval]:
@@ -430,6 +437,11 @@ _ONE = (
     & (approvals.c.call_id == sa.bindparam("call"))
 )
 _GET = sa.select(approvals).where(_ONE)
+_SHARED = (
+    sa.select(sessions.c.shared)
+    .join(turns, turns.c.session_id == sessions.c.id)
+    .where(turns.c.id == sa.bindparam("of_turn"))
+)
 _INSERT = sa.insert(approvals)
 _UPDATE = sa.update(approvals).where(_ONE)
 _TOLD = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(
