@@ -98,7 +98,7 @@ class SignIns:
         """Return an open code, which stays open. Raises ``Unauthorized``."""
         found = await self._find(secret)
         if found is None:
-            raise _ended()
+            raise _unusable_code()
         return found
 
     async def sign_in(self, secret: str, *, act: Act) -> Issued:
@@ -125,7 +125,7 @@ class SignIns:
         )
         issued = await self._database.run(work)
         if issued is None:
-            raise _ended()
+            raise _unusable_code()
         return Issued(token=issued, secret=token_secret)
 
     async def _find(self, secret: str) -> SignInCode | None:
@@ -134,7 +134,7 @@ class SignIns:
         return await self._database.run(partial(rows.find_code, digest=digest_of(secret), now=self._clock()))
 
 
-def _ended() -> Unauthorized:
+def _unusable_code() -> Unauthorized:
     return Unauthorized("The code is unknown, has expired, or was used; create a new one.")
 
 

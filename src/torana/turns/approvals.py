@@ -124,7 +124,7 @@ class Approvals:
 
     async def get(self, owner: str, approval_id: str) -> Approval:
         """Return the owner's approval, decided or not, as it may be shown. Raises ``NotFound``."""
-        return await self._shown((await self._find(owner, approval_id)).at(self._clock()))
+        return await self._hide_private((await self._find(owner, approval_id)).at(self._clock()))
 
     async def decide_by_id(self, owner: str, approval_id: str, choice: Choice, act: Act) -> Approval:
         """Decide an approval and write an audit record. The same decision again changes nothing.
@@ -133,7 +133,9 @@ class Approvals:
         ``InvalidField`` for arguments that the tool does not accept, and ``NotWaiting`` if arguments cannot be
         checked yet because the call does not wait in this process.
         """
-        return await self._shown(await self._decide_on(await self._find(owner, approval_id), choice, act))
+        return await self._hide_private(
+            await self._decide_on(await self._find(owner, approval_id), choice, act)
+        )
 
     async def decide(self, owner: str, turn_id: str, call_id: str, choice: Choice, act: Act) -> Approval:
         """Decide the approval of a turn's call, as ``decide_by_id`` does.
@@ -147,7 +149,7 @@ class Approvals:
         if len(found) > 1:
             ids = ", ".join(one.id for one in found)
             raise ApprovalChanged(f"The turn has several calls {call_id!r}. Decide by approval id: {ids}.")
-        return await self._shown(await self._decide_on(found[0], choice, act))
+        return await self._hide_private(await self._decide_on(found[0], choice, act))
 
     def note_streamed(self, approval_id: str) -> None:
         """Note that an event stream has sent an approval; from then on a message can answer it."""
@@ -215,7 +217,7 @@ class Approvals:
             raise NotFound(f"there is no approval {approval_id!r}")
         return found
 
-    async def _shown(self, approval: Approval) -> Approval:
+    async def _hide_private(self, approval: Approval) -> Approval:
         shared = await self._database.run(partial(rows.is_in_shared_session, approval=approval))
         return as_shown(approval, shared=shared)
 
