@@ -32,6 +32,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 from sqlalchemy.engine import Engine
 from tests.assembling import turns_over
+from tests.postgres import PostgresServer, create_tables, empty
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.capability import Safeguards
@@ -52,9 +53,12 @@ from torana.permissions import Rules
 from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
-from torana.store.engine import database as database_module
+from torana.store.engine import sqlite as sqlite_module
 from torana.store.engine.database import Database
 from torana.store.engine.migrate import migrate
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.database import PostgresDatabase
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext, operator
@@ -115,14 +119,14 @@ def pytest_collection_finish() -> None:
 def unsynced() -> Generator[None]:
     """Let commits of this process not wait for the disk: no test cuts the power, and a wait takes time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database_module, "PRAGMAS", (*database_module.PRAGMAS, "synchronous=OFF"))
+        patch.setattr(sqlite_module, "PRAGMAS", (*sqlite_module.PRAGMAS, "synchronous=OFF"))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(empty_database: Path) -> Generator[None]:
     """Let the databases of this process share compiled statements: each would compile the same ones again."""
-    open_engine = database_module.sqlite_engine
+    open_engine = sqlite_module.sqlite_engine
     first = open_engine(empty_database)
     first.connect().close()
     compiled: dict[Any, Any] = {}
@@ -134,7 +138,7 @@ def compiled_once(empty_database: Path) -> Generator[None]:
         return engine
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database_module, "sqlite_engine", open_alike)
+        patch.setattr(sqlite_module, "sqlite_engine", open_alike)
         yield
     first.dispose()
 
@@ -206,13 +210,47 @@ def path(tmp_path: Path, empty_database: Path) -> Path:
     return Path(shutil.copy(empty_database, tmp_path))
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Generator[PostgresServer]:
+    """A real PostgreSQL server."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_tables(postgres_server: PostgresServer) -> str:
+    """The URL of a PostgreSQL database with the current tables."""
+    url = postgres_server.create("tables")
+    create_tables(url)
+    return url
+
+
 @pytest.fixture
-def open_database(path: Path) -> Generator[Callable[[], Database]]:
-    """Opens the same file again, as a restart does; all are closed at the end."""
+def postgres_url(postgres_tables: str) -> Generator[str]:
+    """The URL of a PostgreSQL database with the current tables, and no rows after the test."""
+    yield postgres_tables
+    empty(postgres_tables)
+
+
+@pytest.fixture
+def dialect() -> str:
+    """The kind of the database: ``sqlite``, or the one in TORANA_TEST_DATABASE."""
+    return os.environ.get("TORANA_TEST_DATABASE", "sqlite")
+
+
+@pytest.fixture
+def open_database(dialect: str, request: pytest.FixtureRequest) -> Generator[Callable[[], Database]]:
+    """Opens the same database again, as a restart does; all are closed at the end."""
     opened: list[Database] = []
+    place: Path | str = request.getfixturevalue("path" if dialect == "sqlite" else "postgres_url")
 
     def open_again() -> Database:
-        opened.append(Database(path=path))
+        if isinstance(place, Path):
+            opened.append(SqliteDatabase(path=place))
+        else:
+            for earlier in opened:  # a database of PostgreSQL has one writer
+                earlier.close()
+            opened.append(PostgresDatabase(url=PostgresUrl(place)))
         return opened[-1]
 
     yield open_again

@@ -22,7 +22,8 @@
     ├── TimedOut                WaitExpired · TurnTimeout · TurnLimit
     ├── CrashedRepeatedly
     ├── Expired · Erased
-    └── OperatorError           ConfigInvalid · DataDirBusy · DataDirUnusable · DatabaseTooNew · BackupInvalid
+    └── OperatorError           ConfigInvalid · DataDirBusy · DataDirUnusable · DatabaseBusy ·
+                                DatabaseUnusable · DatabaseTooNew · BackupInvalid
 
 Each class has a stable ``code``; its docstring is the default message and names the cure. ``api/problems.py``
 is the one table from a branch to an HTTP status; the command line prints an ``OperatorError`` as one line.
@@ -485,6 +486,20 @@ class DataDirUnusable(OperatorError):
     """The data directory cannot be written; choose another with --data-dir, or fix its permissions."""
 
     code = "data_dir_unusable"
+
+
+class DatabaseBusy(OperatorError):
+    """Another gateway or command uses this PostgreSQL database; stop it, or choose another database with
+    TORANA_DATABASE_URL.
+    """
+
+    code = "database_busy"
+
+
+class DatabaseUnusable(OperatorError):
+    """The PostgreSQL database cannot be used; check TORANA_DATABASE_URL, the server and the user's rights."""
+
+    code = "database_unusable"
 
 
 class DatabaseTooNew(OperatorError):

@@ -20,6 +20,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "context_window": "The context window of a model was found; `assumed` if no source states it.",
         "context_window_exceeded": "A provider refused a request as too long; a smaller one is sent.",
         "database_failed": "The database cannot be written. New messages get status 503 until it works again.",
+        "database_taken_over": "Another gateway has used the PostgreSQL database. Nothing is written; restart.",
         "database_upgraded": "The start upgraded the database to this version's schema.",
         "deliveries_not_swept": "The check for overdue deliveries failed. It is repeated later.",
         "delivery_ambiguous": "It is unknown whether a reply was sent. Decide with `torana deliveries`.",

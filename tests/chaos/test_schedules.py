@@ -21,7 +21,7 @@ from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.messages import GATEWAY_OWNER, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
-from torana.store.engine.database import Database
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.testing import Faults, MortalDatabase
 
 #: Half past nine; schedules for every ten minutes are due at these times, once of them late.
@@ -42,7 +42,7 @@ def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
     """Copies of a database with a repeating and a one-off schedule, each as reminder and as task."""
 
     async def schedule() -> None:
-        database = Database(path=path)
+        database = SqliteDatabase(path=path)
         schedules = Schedules(
             database=database,
             zone=ZoneInfo("UTC"),

@@ -224,9 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _end_stream(self, event: str) -> None:
         """End a stream at once, and let the client open it again without a pause."""
-        self._send(
-            200, f"id: {event}\nretry: 0\ndata:\n\n".encode(), {"Content-Type": "text/event-stream"}
-        )
+        self._send(200, f"id: {event}\nretry: 0\ndata:\n\n".encode(), {"Content-Type": "text/event-stream"})
 
     def _stream(self, message: dict[str, Any]) -> None:
         self.send_response(200)

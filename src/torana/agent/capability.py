@@ -26,7 +26,12 @@ from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.prompt.tool_list import ToolList
 from torana.agent.run import Run
-from torana.agent.tool_errors import bound_argument_error, run_with_error_handling
+from torana.agent.tool_errors import (
+    bound_argument_error,
+    name_listed_tools_only,
+    run_with_error_handling,
+)
+from torana.models.listing import listed
 from torana.tools import ToolContext
 
 
@@ -61,6 +66,7 @@ class Safeguards(AbstractCapability[Run]):
         opened.open(self.tool_list.opened_in(asked.messages[-2:]))
         tools = self.tool_list.arrange(parameters.function_tools, opened)
         asked = replace(asked, model_request_parameters=replace(parameters, function_tools=tools))
+        name_listed_tools_only(ctx, asked, [tool.name for tool in listed(tools)])
         await add_steers(ctx, asked)
         return asked
 

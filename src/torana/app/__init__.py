@@ -21,6 +21,7 @@ from torana.app.limits import limits_of, rates_of
 from torana.app.secrets import secret_variables
 from torana.app.tooling import open_guard
 from torana.config import Loaded, Settings
+from torana.config.database import database_place
 from torana.config.shown import shown_settings
 from torana.connectors.registry import read_accounts
 from torana.connectors.runtime.callback_listener import HooksListener
@@ -42,7 +43,6 @@ from torana.sessions.expiry import Expiry
 from torana.sessions.search import MessageSearch
 from torana.skills.installation.fetching import open_fetcher
 from torana.skills.installation.installer import SkillInstaller
-from torana.store.backup.archive import DATABASE_NAME
 from torana.store.engine.database import Database
 from torana.tools.sandbox import sweep_workdirs
 from torana.turns import SessionChanges, Turns
@@ -218,7 +218,12 @@ def _people(settings: Settings, core: Core) -> People:
         tokens=Tokens(database=database),
         sign_ins=SignIns(database=database),
         audit=AuditRecord(database=database),
-        export=Export(database=database, path=settings.data_dir / DATABASE_NAME, workspaces=workspaces),
+        export=Export(
+            database=database,
+            place=database_place(settings),
+            directory=settings.data_dir,
+            workspaces=workspaces,
+        ),
         erasure=Erasure(database=database, turns=core.turns, data_dir=settings.data_dir, workspaces=workspaces),
     )
 

@@ -20,6 +20,7 @@ from torana.sessions import Sessions
 from torana.skills.grants import InstalledSkills
 from torana.store.backup.archive import DATABASE_NAME, INSTALLED
 from torana.store.engine.database import Database
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.tools.builtin.python import PythonTools
 from torana.tools.computing import Computing
 from torana.tools.mcp.entries import Server
@@ -96,7 +97,7 @@ def check_tools(loaded: Loaded) -> Sequence[str]:
     with loaded.annotate_errors():
         own = load_tools(loaded.settings.tools)
         # The database opens its file at the first query, and there is none here.
-        database = Database(path=loaded.settings.data_dir / DATABASE_NAME)
+        database = SqliteDatabase(path=loaded.settings.data_dir / DATABASE_NAME)
         try:
             build_toolset(_groups(loaded, database), own=own, computing=Computing())
         finally:

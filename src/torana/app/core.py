@@ -32,6 +32,7 @@ from torana.app.models import choose_embedder, choose_model
 from torana.app.tooling import ToolDependencies, Tooling, build_tooling, open_skills, open_workspaces
 from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
+from torana.config.database import database_place
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
@@ -48,10 +49,8 @@ from torana.sessions import Sessions
 from torana.sessions.summaries import Summaries
 from torana.skills import Skills
 from torana.skills.grants import InstalledSkills
-from torana.store.backup.archive import DATABASE_NAME, INSTALLED
+from torana.store.backup.archive import INSTALLED
 from torana.store.engine.database import Connection, Database
-from torana.store.engine.migrate import migrate
-from torana.store.engine.read_only import read_database
 from torana.store.rows import tokens
 from torana.store.workspaces import Workspaces
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
@@ -174,9 +173,7 @@ def _fitted(settings: Settings, model: Model) -> tuple[Model, Sequence[ContextBu
 
 
 def _database(settings: Settings) -> Database:
-    path = settings.data_dir / DATABASE_NAME
-    migrate(path)
-    return Database(path=path)
+    return database_place(settings).open()
 
 
 def _rules(settings: Settings) -> Rules:
@@ -191,7 +188,7 @@ def _rules(settings: Settings) -> Rules:
             for rule in settings.permissions
         ]
 
-    return Rules(read_database(settings.data_dir / DATABASE_NAME, resolve_tokens))
+    return Rules(database_place(settings).read(resolve_tokens))
 
 
 def open_schedules(settings: Settings, database: Database, *, changed: Callable[[], None]) -> Schedules:

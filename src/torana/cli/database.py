@@ -14,9 +14,8 @@ T = TypeVar("T")
 
 
 def read_store(settings: Settings, read: Callable[[Connection], T]) -> T:
-    """Return the result of ``read`` for a read-only connection. Raises ``DataDirUnusable``."""
+    """Return the result of ``read`` for a read-only connection. Raises ``OperatorError``."""
     # Imported here so that the help of a command is printed at once.
-    from torana.store.backup.archive import DATABASE_NAME
-    from torana.store.engine.read_only import read_database
+    from torana.config.database import database_place
 
-    return read_database(settings.data_dir / DATABASE_NAME, read)
+    return database_place(settings).read(read)

@@ -129,28 +129,25 @@ def own_database(settings: Settings, *, making: bool = False) -> Generator[Datab
     """Open the database while no gateway runs; no gateway can start meanwhile.
 
     With ``making`` a missing database is created, and standard error reports it, because the path may be
-    mistyped. Raises ``DataDirBusy``, and ``DataDirUnusable`` if the database is missing and not created.
+    mistyped. Raises ``DataDirBusy`` or ``DatabaseBusy``, and other ``OperatorError`` if the database is missing
+    and not created.
     """
-    from torana.store.backup.archive import DATABASE_NAME
-    from torana.store.engine.database import Database
+    from torana.config.database import database_place
     from torana.store.engine.lock import DataDirLock
-    from torana.store.engine.migrate import migrate
-    from torana.store.engine.read_only import check_there
 
-    path = settings.data_dir / DATABASE_NAME
+    place = database_place(settings)
     if not making:
-        check_there(path)
+        place.check_there()
     with DataDirLock(data_dir=settings.data_dir, address="a command of torana"):
-        new = not path.exists()
-        migrate(path)
-        database = Database(path=path)
+        new = not place.exists()
+        database = place.open(purpose="command")
         try:
             yield database
         finally:
             database.close()
         if new:
             line = (
-                f"created a new database {path}; if the gateway uses another one, name its "
+                f"created a new database {place}; if the gateway uses another one, name its "
                 "directory with --data-dir"
             )
             typer.echo(printable(line), err=True)

@@ -23,6 +23,7 @@ from torana.permissions import Rule
 
 _HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
 _VISIBLE = re.compile(r"[!-~]{1,512}")
+_DATABASE_URL = re.compile(r"postgres(ql)?://[!-~]{1,2000}")
 
 T = TypeVar("T")
 
@@ -147,6 +148,10 @@ def _visible(secret: SecretStr) -> SecretStr:
     return _demand(_VISIBLE.fullmatch(secret.get_secret_value()) is not None, secret)
 
 
+def _database_url(secret: SecretStr) -> SecretStr:
+    return _demand(_DATABASE_URL.fullmatch(secret.get_secret_value()) is not None, secret)
+
+
 Whole = Annotated[int, BeforeValidator(_not_bool)]
 Host = Annotated[str, AfterValidator(_host), Allowed("an IP address or a host name")]
 Directory = Annotated[Path, BeforeValidator(_path), Allowed("a path")]
@@ -157,6 +162,10 @@ Text = Annotated[
 Secret = Annotated[
     Annotated[SecretStr, AfterValidator(_visible)] | None,
     Allowed("visible ASCII, 1 to 512 characters without spaces"),
+]
+DatabaseUrl = Annotated[
+    Annotated[SecretStr, AfterValidator(_database_url)] | None,
+    Allowed("a URL such as postgresql://user:password@host:5432/database"),
 ]
 BaseUrl = Annotated[
     Annotated[str, AfterValidator(_url)] | None,

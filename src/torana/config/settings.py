@@ -11,6 +11,7 @@ from torana.config.fields import (
     BaseUrl,
     BudgetLimits,
     ConnectorTables,
+    DatabaseUrl,
     Directory,
     EmbeddingModel,
     FileKinds,
@@ -41,7 +42,7 @@ PREFIX = "TORANA_"
 FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 
 #: Secrets: never shown in messages, by ``config show`` or in logs.
-SECRETS = frozenset({"gateway_token", "model_api_key", "search_api_key"})
+SECRETS = frozenset({"gateway_token", "database_url", "model_api_key", "search_api_key"})
 
 #: Tables that contain secrets: only the names of their entries are shown.
 TABLES = frozenset({"connectors", "mcp"})
@@ -99,6 +100,13 @@ class Settings(BaseModel):
         description=(
             "The directory of the database, the logs and the installed skills. Only one "
             "gateway can use it at a time."
+        ),
+    )
+    database_url: DatabaseUrl = Field(
+        default=None,
+        description=(
+            "The address of a PostgreSQL database that holds all that `torana.db` in the data "
+            "directory holds otherwise. Only one gateway can use it at a time."
         ),
     )
     skills_dir: Directory = Field(

@@ -89,7 +89,14 @@ class Erasure:
         deleted = await self._delete(user, act)
         self._turns.reader.forget(deleted.turn_ids)
         files, copies = await self._clean_up(user)
-        return Receipt(user=user, erased_at=act.at, counts=deleted.counts, files=files, copies=copies)
+        return Receipt(
+            user=user,
+            erased_at=act.at,
+            counts=deleted.counts,
+            files=files,
+            copies=copies,
+            out_of_reach=(*OUT_OF_REACH, *self._database.out_of_reach),
+        )
 
     async def _delete(self, user: str, act: Act) -> ErasedUser:
         revoked = await self._database.run(partial(erasure.revoke_tokens, user=user, act=act))

@@ -17,7 +17,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from torana import __version__
 from torana.store.backup.user_data import UserData
 from torana.store.engine.database import Database
-from torana.store.engine.read_only import read_database
+from torana.store.engine.places import DatabasePlace
 from torana.store.rows import audit
 from torana.store.rows.approval_questions import call_digest
 from torana.store.rows.audit import Act
@@ -34,9 +34,12 @@ class Export:
     Rows are read one by one, all in one transaction.
     """
 
-    def __init__(self, *, database: Database, path: Path, workspaces: Workspaces) -> None:
+    def __init__(
+        self, *, database: Database, place: DatabasePlace, directory: Path, workspaces: Workspaces
+    ) -> None:
         self._database = database
-        self._path = path
+        self._place = place
+        self._directory = directory
         self._workspaces = workspaces
 
     async def write(self, user: str, act: Act) -> IO[bytes]:
@@ -57,13 +60,13 @@ class Export:
         return file
 
     def _spool(self, user: str, act: Act) -> tuple[IO[bytes], dict[str, int]]:
-        # Next to the database: that volume is sized for this amount of text.
-        file = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115 - closed by the sender
+        # In the data directory: that volume is sized for this amount of text.
+        file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - closed by the sender
         try:
             with ZipFile(file, "w", ZIP_DEFLATED) as out:
                 kept = self._write_workspace(out, user)
-                counts = read_database(
-                    self._path, lambda connection: _write(out, UserData(connection, user), user, act, kept)
+                counts = self._place.read(
+                    lambda connection: _write(out, UserData(connection, user), user, act, kept)
                 )
         except BaseException:
             file.close()

@@ -22,7 +22,7 @@ from typing import NoReturn, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from torana.store.engine.database import Database
+from torana.store.engine.sqlite import SqliteDatabase
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Faults:
             raise Died
 
 
-class MortalDatabase(Database):
+class MortalDatabase(SqliteDatabase):
     """A database whose process may crash just before and just after each commit.
 
     A transaction has the name of its function. Later transactions in the same commit are rolled back too, and

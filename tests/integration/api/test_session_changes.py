@@ -22,7 +22,8 @@ from torana.messages import Inbound, Turn, owner_of, utc_now
 from torana.models.builtin import BuiltinModel
 from torana.models.providers import without_builtin
 from torana.sessions import Sessions
-from torana.store.engine.database import Database, T, sqlite_engine
+from torana.store.engine.database import T
+from torana.store.engine.sqlite import SqliteDatabase, sqlite_engine
 from torana.store.engine.tables import calls, history, keys, sessions, steps
 from torana.store.engine.tables import turns as turn_rows
 from torana.store.rows import session_deletion
@@ -350,7 +351,7 @@ class Silent:
         raise AssertionError("nobody sets it")
 
 
-class Talkative(Database):
+class Talkative(SqliteDatabase):
     """Accepts a given number of messages right before a session is deleted."""
 
     turns: Turns
@@ -387,7 +388,7 @@ async def test_messages_arriving_during_deletion_go_with_session_up_to_a_bound(
     database.close()
 
 
-class Doomed(Database):
+class Doomed(SqliteDatabase):
     """Runs an event once, right before the turns to cancel are read."""
 
     before_cancel: Callable[[], Awaitable[object]] | None = None

@@ -69,7 +69,9 @@ def test_show_as_json_has_every_value_in_its_own_type(torana: Command) -> None:
 @pytest.mark.parametrize("arguments", [("show",), ("show", "--json"), ("check",)])
 def test_secrets_are_never_printed(torana: Command, arguments: tuple[str, ...]) -> None:
     Path(".env").write_text(f"OPENAI_API_KEY={TOKEN}\n")
-    code, out, err = torana(*arguments, TORANA_SEARCH="brave", **{variable(name): TOKEN for name in SECRETS})
+    secrets = {variable(name): TOKEN for name in SECRETS}
+    secrets["TORANA_DATABASE_URL"] = f"postgresql://ana:{TOKEN}@db/torana"
+    code, out, err = torana(*arguments, TORANA_SEARCH="brave", **secrets)
     assert code == 0
     assert TOKEN not in out + err
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from torana.messages import GATEWAY_OWNER, Inbound
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.migrate import migrate
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending, NewTurn
 

@@ -14,9 +14,9 @@ import pytest
 
 from torana.messages import Principal
 from torana.people.tokens import Tokens
-from torana.store.engine.database import Database
 from torana.store.engine.lock import DataDirLock
 from torana.store.engine.migrate import migrate
+from torana.store.engine.sqlite import SqliteDatabase
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -25,7 +25,7 @@ SECRET = re.compile(r"torana_[A-Za-z0-9_-]{43}")
 
 def holder(place: Path, secret: str) -> Principal | None:
     """Return the principal that a gateway started now would give the secret."""
-    database = Database(path=place / "data" / "torana.db")
+    database = SqliteDatabase(path=place / "data" / "torana.db")
     try:
         return asyncio.run(Tokens(database=database).authenticate(secret))
     finally:

@@ -15,9 +15,9 @@ from typing import ClassVar
 import pytest
 
 from torana.messages import GATEWAY_OWNER, Failure, Inbound, Turn
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.lock import DataDirLock
 from torana.store.engine.migrate import migrate
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending, NewTurn
 

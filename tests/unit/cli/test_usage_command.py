@@ -11,8 +11,8 @@ import pytest
 from torana.limits.policies import day_of
 from torana.messages import utc_now
 from torana.store.backup.archive import DATABASE_NAME
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.migrate import migrate
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.rows import usage as rows
 from torana.store.rows.usage import Amount
 

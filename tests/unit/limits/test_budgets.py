@@ -23,7 +23,8 @@ from torana.limits.request_tokens import RequestTokens
 from torana.limits.summary_share import allows_summary
 from torana.limits.usage_reports import Subject, UsageReport, report
 from torana.messages import GATEWAY_OWNER, Inbound, Turn, new_id
-from torana.store.engine.database import Connection, Database, sqlite_engine
+from torana.store.engine.database import Connection, Database
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.rows import turns as rows
 from torana.store.rows import usage
 from torana.store.rows.turns import Ending, NewTurn

@@ -22,7 +22,8 @@ from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
 from torana.messages import GATEWAY_OWNER, Inbound, Turn, Usage, new_id
-from torana.store.engine.database import Connection, sqlite_engine
+from torana.store.engine.database import Connection
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.rows import turns as rows
 from torana.store.rows import usage
 from torana.store.rows.turns import Ending, NewTurn

@@ -25,6 +25,7 @@ from torana.people.tokens import NewToken, Tokens
 from torana.sessions import Sessions
 from torana.store.backup.erasure import erase
 from torana.store.engine.database import Database
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.engine.tables import audit, history, memories, senders, sessions, tombstones, turns
 from torana.store.rows.audit import Act, list_entries
 from torana.store.rows.deliveries import add_notice, record_sent
@@ -65,7 +66,7 @@ def count_rows(connection: Connection) -> dict[str, int]:
     return {t.name: connection.execute(sa.select(sa.func.count()).select_from(t)).scalar_one() for t in tables}
 
 
-class Interrupted(Database):
+class Interrupted(SqliteDatabase):
     """A database that runs an event before its erasing transactions, or before others."""
 
     def __init__(

@@ -17,6 +17,7 @@ from torana.errors import Erased, ModelFailed
 from torana.messages import Inbound, Turn
 from torana.sessions.expiry import Expiry
 from torana.store.engine.database import Database
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.engine.tables import deliveries, sessions, tombstones
 from torana.store.engine.tables import turns as turn_rows
 from torana.testing import ScriptedModel
@@ -114,7 +115,7 @@ async def test_session_used_between_read_and_deletion_stays(
         await say(turns, channel=channel)
     moving.now += timedelta(days=31)
 
-    class Late(Database):
+    class Late(SqliteDatabase):
         """Accepts a message immediately after the idle sessions were read."""
 
         looks = 0
@@ -133,7 +134,7 @@ async def test_session_used_between_read_and_deletion_stays(
 
 
 async def test_expired_sessions_are_deleted_in_small_transactions(path: Path, moving: Clock) -> None:
-    class Counting(Database):
+    class Counting(SqliteDatabase):
         runs = 0
 
         async def run(self, work: Callable[[sa.Connection], object]) -> object:
@@ -187,7 +188,7 @@ async def test_expiry_runs_at_start_and_hourly_also_after_failures(
         go_on.clear()
 
     await say(turns, channel="a")
-    closed = Database(path=path)
+    closed = SqliteDatabase(path=path)
     closed.close()
     moving.now += timedelta(days=31)
     broken = Expiry(

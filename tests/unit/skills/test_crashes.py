@@ -15,7 +15,8 @@ from tests.unit.skills.test_changes import ACT, NEEDY_TEA, Place
 from torana.skills import CORE_DIR, Skills, parse_skill
 from torana.skills.grants import InstalledSkills
 from torana.skills.installation.staging import sweep
-from torana.store.engine.database import Database
+from torana.store.engine.places import SqlitePlace
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.rows.skills import read_decisions
 
 
@@ -25,7 +26,7 @@ def _exit(*_arguments: object, **_options: object) -> None:
 
 async def install_until(place: Path, where: str, newer: str) -> None:
     """Install a skill or its new version, and exit with 9 on reaching the named function."""
-    here = Place(place, Database(path=place / "torana.db"))
+    here = Place(place, SqliteDatabase(path=place / "torana.db"))
     await here.changes.start()
     if newer == "newer":
         await here.install_and_approve()
@@ -63,7 +64,7 @@ def test_crash_at_any_step_leaves_a_complete_skill_or_none(
     process.start()
     process.join()
     assert process.exitcode == 9
-    decided = read_decisions(path)
+    decided = read_decisions(SqlitePlace(path.parent))
     named = {name for decision in decided.values() for name in decision.folders}
     assert len(named) == (newer == "newer") + kept
     installed = InstalledSkills(root=place / "installed", decided=decided)

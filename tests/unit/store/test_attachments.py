@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +14,6 @@ from sqlalchemy.engine import Connection, Engine
 from torana.errors import SessionBusy
 from torana.messages import EVERYONE, File, Inbound
 from torana.store.backup.user_data import UserData
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.tables import attachments
 from torana.store.rows import attachments as rows
 from torana.store.rows import turns
@@ -25,13 +23,6 @@ from torana.store.rows.turns import Ending, NewTurn
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 FILES = tuple(File(name=f"{n}.txt", media_type="text/plain", body=b"x" * n) for n in range(12))
-
-
-@pytest.fixture
-def engine(path: Path) -> Iterator[Engine]:
-    engine = sqlite_engine(path)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

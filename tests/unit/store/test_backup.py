@@ -24,10 +24,10 @@ from torana.store.backup.archive import DATABASE_NAME, Restored, restore_backup,
 from torana.store.backup.entries import select_entries
 from torana.store.backup.upgrade_copies import delete_copies
 from torana.store.engine import migrate as migrations
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.integrity import check_database
 from torana.store.engine.migrate import HEAD, migrate
 from torana.store.engine.snapshot import Progress, copy_database
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.workspaces import Workspaces
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)

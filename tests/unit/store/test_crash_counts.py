@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from torana.messages import Inbound
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.tables import calls, steps, turns
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import NewTurn
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 ATTEMPT = 2
-
-
-@pytest.fixture
-def engine(path: Path) -> Generator[Engine]:
-    engine = sqlite_engine(path)
-    yield engine
-    engine.dispose()
 
 
 @pytest.mark.parametrize("row", ["call", "step"])

@@ -21,10 +21,16 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from torana.errors import StoreUnavailable
-from torana.store.engine import database as store
+from torana.store.engine import database as database_module
 from torana.store.engine.database import Database
+from torana.store.engine.sqlite import SqliteDatabase, sqlite_engine
 
 NOTES = sa.table("notes", sa.column("text", sa.Text))
+
+
+@pytest.fixture
+def dialect() -> str:
+    return "sqlite"
 
 
 @pytest.fixture
@@ -48,7 +54,7 @@ def read(connection: Connection) -> list[str]:
 
 
 def synchronous(path: Path) -> int:
-    with store.sqlite_engine(path).connect() as connection:
+    with sqlite_engine(path).connect() as connection:
         return int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
 
 
@@ -205,7 +211,7 @@ async def test_foreign_lock_fails_calls_after_the_busy_timeout_and_recovers(
 async def test_unopenable_file_is_unavailable(tmp_path: Path, name: str) -> None:
     (tmp_path / "a directory").mkdir()
     (tmp_path / "garbage").write_bytes(b"this is no database" * 1000)
-    database = Database(path=tmp_path / name)
+    database = SqliteDatabase(path=tmp_path / name)
 
     with pytest.raises(StoreUnavailable):
         await database.run(read)
@@ -218,7 +224,7 @@ def test_file_that_is_no_database_is_closed(tmp_path: Path) -> None:
     garbage.write_bytes(b"this is no database" * 1000)
 
     with pytest.raises(DatabaseError) as refused:
-        store.sqlite_engine(garbage).connect()
+        sqlite_engine(garbage).connect()
 
     opened = [file.path for file in psutil.Process().open_files()]
     assert str(garbage) not in opened
@@ -227,7 +233,7 @@ def test_file_that_is_no_database_is_closed(tmp_path: Path) -> None:
 
 async def test_writability_is_checked_once_a_second(path: Path) -> None:
     now = [100.0]
-    database = Database(path=path, monotonic=lambda: now[0])
+    database = SqliteDatabase(path=path, monotonic=lambda: now[0])
     await database.run(partial(execute, sql="PRAGMA busy_timeout = 1"))
     assert await database.writable()
 
@@ -245,7 +251,7 @@ async def test_writability_is_checked_once_a_second(path: Path) -> None:
 
 
 async def test_only_a_successful_write_makes_the_database_writable_again(path: Path) -> None:
-    database = Database(path=path, monotonic=lambda: 100.0)
+    database = SqliteDatabase(path=path, monotonic=lambda: 100.0)
     await database.run(partial(execute, sql="CREATE TABLE notes (text)"))
 
     def fail(_connection: Connection) -> None:
@@ -268,7 +274,7 @@ Crowded = tuple[Database, asyncio.Task[str], asyncio.Event]
 @pytest.fixture
 async def crowded(notes: Database, monkeypatch: pytest.MonkeyPatch) -> Crowded:
     """A disk with room for a few pages, a write that does not fit, and the event of its delay."""
-    monkeypatch.setattr(store, "DELAY", 0)
+    monkeypatch.setattr(database_module, "DELAY", 0)
     used = await notes.run(lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar_one())
     await notes.run(partial(execute, sql=f"PRAGMA max_page_count = {used + 10}"))
     delayed = asyncio.Event()
@@ -320,7 +326,7 @@ async def test_cancelled_write_is_not_waited_for(
 
 
 async def test_short_foreign_lock_does_not_refuse_new_messages(path: Path) -> None:
-    database = Database(path=path)
+    database = SqliteDatabase(path=path)
     await database.run(partial(execute, sql="CREATE TABLE notes (text TEXT)"))
     await database.run(partial(execute, sql="PRAGMA busy_timeout = 1"))
     paused = asyncio.Event()
@@ -369,7 +375,7 @@ async def test_closed_database_raises(notes: Database) -> None:
 
 
 def test_database_survives_an_event_loop_closed_early(path: Path) -> None:
-    database = Database(path=path)
+    database = SqliteDatabase(path=path)
     begun, gate = threading.Event(), threading.Event()
 
     def block(_connection: Connection) -> None:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from datetime import UTC, datetime
-from pathlib import Path
 
-import pytest
 from sqlalchemy.engine import Connection, Engine
 
-from torana.store.engine.database import sqlite_engine
 from torana.store.rows import deliveries as rows
 from torana.store.rows.deliveries import Delivery
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
-
-
-@pytest.fixture
-def engine(path: Path) -> Generator[Engine]:
-    engine = sqlite_engine(path)
-    yield engine
-    engine.dispose()
 
 
 def add(connection: Connection, text: str) -> Delivery:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.tables import deliveries
 from torana.store.rows import deliveries as rows
 from torana.store.rows.deliveries import Delivery
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
-
-
-@pytest.fixture
-def engine(path: Path) -> Generator[Engine]:
-    engine = sqlite_engine(path)
-    yield engine
-    engine.dispose()
 
 
 def add(connection: Connection, text: str, *, account: str = "home") -> Delivery:
@@ -51,6 +42,7 @@ def plans_of(connection: Connection, work: Callable[[Connection], object]) -> li
     ]
 
 
+@pytest.mark.parametrize("dialect", ["sqlite"])
 @pytest.mark.parametrize(
     ("work", "index"),
     [
@@ -71,6 +63,7 @@ def test_open_deliveries_are_found_by_index(
     assert [plan for plan in plans if index not in plan] == []
 
 
+@pytest.mark.parametrize("dialect", ["sqlite"])
 def test_expired_deliveries_are_found_by_their_end(engine: Engine) -> None:
     with engine.begin() as connection:
         kept = add(connection, "one")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine, RowMapping
 
 from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.tables import history, sessions, turns
 from torana.store.rows.session_forks import NewSession, fork
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 LATER = datetime(2026, 3, 3, tzinfo=UTC)
-
-
-@pytest.fixture
-def engine(path: Path) -> Iterator[Engine]:
-    engine = sqlite_engine(path)
-    yield engine
-    engine.dispose()
 
 
 def fill(engine: Engine, number: int, **session: Any) -> None:

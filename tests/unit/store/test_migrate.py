@@ -21,10 +21,10 @@ from sqlalchemy.engine import Connection
 
 from torana.errors import DatabaseTooNew, DataDirUnusable
 from torana.store.engine import migrate as module
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.fts import terms
 from torana.store.engine.integrity import check_database, foreign_objects
 from torana.store.engine.migrate import HEAD, migrate
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.tables import metadata
 from torana.store.rows import memories as memory_rows
 from torana.store.rows import transcript
@@ -113,7 +113,7 @@ def new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(MIGRATIONS, migrations)
     revision = migrations / "versions" / "0014_topic.py"
     revision.write_text(NEXT.format(rest=""))
-    monkeypatch.setattr(module, "_MIGRATIONS", migrations)
+    monkeypatch.setattr(module, "SQLITE_MIGRATIONS", migrations)
     monkeypatch.setattr(module, "HEAD", "0014")
     return revision
 

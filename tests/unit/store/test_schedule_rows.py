@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy.engine import Connection, Engine
 
-from torana.store.engine.database import sqlite_engine
 from torana.store.rows import schedules as rows
 from torana.store.rows.schedules import Changed, Schedule
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def engine(path: Path) -> Generator[Engine]:
-    engine = sqlite_engine(path)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +13,6 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from torana.messages import EVERYONE, Failure, Inbound, Turn, Usage
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.tables import UtcTime, sessions, turns
 from torana.store.rows import sessions as session_rows
 from torana.store.rows import transcript
@@ -24,13 +22,6 @@ from torana.store.rows.turns import Ending, NewTurn
 PARTIAL = re.compile("USING INDEX (ix_turns_unfinished|uq_turns_active)")
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 DONE = Ending(at=AT, reply="hi", model="m", spent=Usage(input_tokens=1, output_tokens=2))
-
-
-@pytest.fixture
-def engine(path: Path) -> Generator[Engine]:
-    engine = sqlite_engine(path)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
@@ -222,6 +213,7 @@ def test_session_is_shared_after_two_users_spoke(
         assert transcript.newest(connection, "ana", taken[0].session_id, turns_limit=1).shared is False
 
 
+@pytest.mark.parametrize("dialect", ["sqlite"])
 def test_queries_do_not_scan_ended_turns(engine: Engine, take: Callable[..., Turn]) -> None:
     statements: list[str] = []
     with engine.begin() as connection:
@@ -245,6 +237,7 @@ def test_queries_do_not_scan_ended_turns(engine: Engine, take: Callable[..., Tur
     assert [plan for plan in plans if "turns USING INDEX sqlite_autoindex_turns_2" in plan] == []
 
 
+@pytest.mark.parametrize("dialect", ["sqlite"])
 @pytest.mark.parametrize("owner", ["gateway", EVERYONE])
 @pytest.mark.parametrize("newest", [False, True])
 def test_page_of_messages_is_read_by_index_without_sorting(

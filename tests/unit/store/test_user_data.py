@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+
+from sqlalchemy.engine import Engine
 
 from torana.messages import Inbound
 from torana.store.backup.user_data import UserData
-from torana.store.engine.database import Connection, sqlite_engine
+from torana.store.engine.database import Connection
 from torana.store.rows import approvals, turns
 from torana.store.rows.approvals import Approval
 from torana.store.rows.turns import NewTurn
@@ -36,13 +37,11 @@ def ask(connection: Connection, inbound: Inbound, number: int) -> str:
 
 
 def test_user_data_contains_only_the_approvals_of_the_users_own_turns(
-    path: Path, message: Callable[..., Inbound]
+    engine: Engine, message: Callable[..., Inbound]
 ) -> None:
-    engine = sqlite_engine(path)
     with engine.begin() as connection:
         ids = {user: ask(connection, message(user=user), n) for n, user in enumerate(("ana", "ben"))}
 
         found = {user: [row["id"] for row in UserData(connection, user).approvals()] for user in ids}
-    engine.dispose()
 
     assert found == {"ana": [ids["ana"]], "ben": [ids["ben"]]}

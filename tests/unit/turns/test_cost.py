@@ -12,13 +12,14 @@ from sqlalchemy.engine import Connection
 
 from torana.agent import TurnAgent
 from torana.messages import Inbound
-from torana.store.engine.database import Database, T
+from torana.store.engine.database import T
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
 from torana.turns import Turns
 
 
-class Counting(Database):
+class Counting(SqliteDatabase):
     """A database that counts write transactions, also where several commit together."""
 
     def __init__(self, *, path: Path) -> None:

@@ -19,6 +19,7 @@ from torana.agent.journal import Journal
 from torana.errors import Draining, GatewayError, QueueFull, StoreUnavailable
 from torana.messages import Inbound, Turn, TurnEvent, Usage
 from torana.store.engine.database import Database, T
+from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.rows import journal as journal_rows
 from torana.testing import ScriptedModel
 from torana.turns import Turns, runner
@@ -366,7 +367,7 @@ async def test_message_is_answered_after_its_caller_disconnects(
     assert len(model.requests) == 2
 
 
-class Unreadable(Database):
+class Unreadable(SqliteDatabase):
     """A database that cannot read the journal."""
 
     async def run(self, work: Callable[[Connection], T]) -> T:

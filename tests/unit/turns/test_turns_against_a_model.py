@@ -17,8 +17,8 @@ from torana.agent import Answer, Emit
 from torana.agent.journal import Journal
 from torana.errors import ModelFailed, SessionBusy
 from torana.messages import Inbound, OnBusy, Turn
-from torana.store.engine.database import Database
 from torana.store.engine.migrate import migrate
+from torana.store.engine.sqlite import SqliteDatabase
 
 CHANNELS = ("a", "b", "c")
 SPEAKERS = (("ana", None), ("ana", "tok_1"), ("bob", None))
@@ -136,7 +136,7 @@ class TurnsMachine(RuleBasedStateMachine):
 
     async def open(self) -> None:
         self.agent = OnCommand()
-        self.database = Database(path=self.directory / "torana.db")
+        self.database = SqliteDatabase(path=self.directory / "torana.db")
         self.turns = turns_over(self.database, self.agent, max_crashes=MAX_CRASHES)
         await self.turns.start()
         await self.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from torana.cli.progress import progress_bar
 from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
 from torana.store.backup.retention import backup_name, delete_old_backups
+
+if TYPE_CHECKING:
+    from torana.config import Settings
 
 app = new_app()
 
@@ -52,6 +55,7 @@ def backup(
     if to is not None and target is not None:
         raise OperatorError(f"name either --to or {target}, not both")
     settings = settings_from(config=config, data_dir=data_dir).settings
+    _check_sqlite(settings)
     now = datetime.now(UTC)
     check_there(settings.data_dir / DATABASE_NAME)
     file = _file(target or Path(), now) if to is None else _directory(to) / backup_name(now)
@@ -80,6 +84,15 @@ def backup(
             f"warning: `torana restore` refuses this backup, because of its database: {', '.join(foreign)}"
         )
         typer.echo(printable(warning), err=True)
+
+
+def _check_sqlite(settings: Settings) -> None:
+    if settings.database_url is not None:
+        raise OperatorError(
+            "`torana backup` copies a SQLite file, and the data is in PostgreSQL. Back it up with "
+            'pg_dump --format=custom --file torana.dump "$TORANA_DATABASE_URL", and copy the data directory '
+            f"{settings.data_dir} with it: it has the users' files and the installed skills"
+        )
 
 
 def _delete_old(to: Path, keep: int, now: datetime, *, database: Path) -> Sequence[Path]:

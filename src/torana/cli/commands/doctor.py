@@ -13,7 +13,7 @@ from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.remote import running_gateway
 from torana.cli.terminal import indented
-from torana.errors import DataDirUnusable, GatewayError, OperatorError
+from torana.errors import DatabaseUnusable, DataDirUnusable, GatewayError, OperatorError
 
 if TYPE_CHECKING:
     from torana.config import Loaded
@@ -83,7 +83,9 @@ def _disk(loaded: Loaded) -> str:
     if not directory.is_dir():
         return "nothing is stored yet"
     usage = measure_disk(directory, DATABASE_NAME)
-    found = f"{decimal(usage.free)} free; the database has {decimal(usage.database)}"
+    found = f"{decimal(usage.free)} free"
+    if loaded.settings.database_url is None:
+        found += f"; the database has {decimal(usage.database)}"
     if usage.remains:
         names = ", ".join(path.name for path in usage.remains)
         found += f"; delete these remains of restores and upgrades if you do not need them: {names}"
@@ -104,6 +106,8 @@ def _database(loaded: Loaded) -> str:
     from torana.store.engine.integrity import check_database, foreign_objects
     from torana.store.engine.migrate import HEAD
 
+    if loaded.settings.database_url is not None:
+        return _postgres(loaded)
     path = loaded.settings.data_dir / DATABASE_NAME
     if not database_exists(path):
         return "will be created at the first start"
@@ -119,12 +123,23 @@ def _database(loaded: Loaded) -> str:
     )
 
 
+def _postgres(loaded: Loaded) -> str:
+    from torana.config.database import database_place
+    from torana.messages import utc_now
+    from torana.store.engine.places import PostgresPlace
+    from torana.store.engine.postgres.server import describe_server
+
+    place = database_place(loaded.settings)
+    assert isinstance(place, PostgresPlace)  # noqa: S101 - the setting names one
+    return describe_server(place.url, now=utc_now)
+
+
 def _skills(loaded: Loaded) -> str:
     from torana.cli.commands.skills.reading import SkillsHere
 
     try:
         here = SkillsHere(loaded)
-    except DataDirUnusable:
+    except (DataDirUnusable, DatabaseUnusable):
         return "unknown, because the database cannot be read"
     counts = here.skills.catalogue().counts()
     standings = here.standings.list_statuses()

@@ -37,6 +37,11 @@ def restore(
 
     limit = None if max_size is None else _bytes(max_size)
     settings = settings_from(config=config, data_dir=data_dir).settings
+    if settings.database_url is not None:
+        raise OperatorError(
+            "`torana restore` writes a SQLite file, and the data is in PostgreSQL. Stop the gateway, and "
+            'restore a dump with pg_restore --clean --if-exists --dbname "$TORANA_DATABASE_URL" torana.dump'
+        )
     with (
         DataDirLock(data_dir=settings.data_dir, address="torana restore"),
         progress_bar("unpacking the backup") as progress,

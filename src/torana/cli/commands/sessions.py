@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from torana.cli.apps import new_app
+from torana.cli.database import read_store
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.tables import print_rows
 from torana.cli.terminal import print_fields, printable
@@ -22,6 +23,7 @@ from torana.messages import EVERYONE, ExportFormat
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
+    from torana.config import Settings
     from torana.sessions.listing import Session, SessionMessage
 
 app = new_app(is_group=True)
@@ -41,12 +43,11 @@ def list_(
 ) -> None:
     """List the sessions, the most recently used first."""
     from torana.sessions.listing import session_of
-    from torana.store.engine.read_only import read_database
     from torana.store.rows import sessions as rows
 
-    database = _database(config, data_dir)
+    settings = _settings(config, data_dir)
     work = partial(rows.list_sessions, owner=EVERYONE, channel=channel, user=user, before=None, limit=limit)
-    found = [session_of(row) for row in read_database(database, work)]
+    found = [session_of(row) for row in read_store(settings, work)]
     if as_json:
         typer.echo(json.dumps({"items": [_record(session) for session in found]}, indent=2))
         return
@@ -68,7 +69,6 @@ def show(
     from torana.api.schemas.turns import MessageItem
     from torana.api.session_export import format_message
     from torana.sessions.listing import messages_of
-    from torana.store.engine.read_only import read_database
     from torana.store.rows import sessions as rows
 
     def read(connection: Connection) -> tuple[Session, list[SessionMessage]]:
@@ -77,7 +77,7 @@ def show(
         said = rows.list_turns(connection, EVERYONE, session_id, from_seq=first, limit=turns)
         return session, [message for row in said for message in messages_of(row)]
 
-    session, messages = read_database(_database(config, data_dir), read)
+    session, messages = read_store(_settings(config, data_dir), read)
     if as_json:
         items = [MessageItem.from_message(message).model_dump(mode="json") for message in messages]
         document = _record(session) | {"messages": items}
@@ -102,7 +102,6 @@ def export(
 ) -> None:
     """Export all messages of a session."""
     from torana.api.session_export import format_message, head
-    from torana.store.engine.read_only import read_database
 
     def write(connection: Connection) -> None:
         session = _find_session(connection, session_id)
@@ -112,7 +111,7 @@ def export(
             for message in _every_message(connection, session_id):
                 file.write(shown(format_message(message, form)))
 
-    read_database(_database(config, data_dir), write)
+    read_store(_settings(config, data_dir), write)
 
 
 def _open_output(output: Path | None) -> Any:
@@ -141,10 +140,8 @@ def _every_message(connection: Connection, session_id: str) -> Iterator[SessionM
         seq = said[-1]["seq"]
 
 
-def _database(config: Path | None, data_dir: Path | None) -> Path:
-    from torana.store.backup.archive import DATABASE_NAME
-
-    return settings_from(config=config, data_dir=data_dir).settings.data_dir / DATABASE_NAME
+def _settings(config: Path | None, data_dir: Path | None) -> Settings:
+    return settings_from(config=config, data_dir=data_dir).settings
 
 
 def _find_session(connection: Connection, session_id: str) -> Session:

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torana.store.engine.places import DATABASE_NAME
 from torana.store.engine.snapshot import Progress
 from torana.store.workspaces import WORKSPACES_NAME
 
-DATABASE_NAME = "torana.db"
 MANIFEST = "manifest.json"
 SKILLS = "skills"
 #: The directory of installed skills, in the data directory and in a backup.

@@ -86,4 +86,5 @@ class UserData:
         return (turns.c.user == self._user) | turns.c.session_id.in_(own)
 
     def _rows(self, query: sa.Select[*tuple[object, ...]], *, at_once: int = _PAGE) -> Iterator[RowMapping]:
-        return iter(self._connection.execute(query, execution_options={"yield_per": at_once}).mappings())
+        with self._connection.execute(query, execution_options={"yield_per": at_once}) as found:
+            yield from found.mappings()

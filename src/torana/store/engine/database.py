@@ -1,10 +1,8 @@
-"""SQLite in one thread, with group commit.
+"""A database in one thread, with group commit.
 
 Stores are synchronous functions of a connection. ``Database.run`` executes one as a transaction in the thread
-that owns the connection, so nothing in this process waits for SQLite's locks. Jobs that arrive during a commit
-share the next transaction, each in its own savepoint, and need one sync.
-
-Deleted data is overwritten (``secure_delete``); ``Database.rewrite`` describes the exceptions.
+that owns the connection. Jobs that arrive during a commit share the next transaction, each in its own
+savepoint, and need one sync.
 """
 
 from __future__ import annotations
@@ -12,20 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar, cast
-from urllib.parse import quote
+from typing import Any, Generic, TypeAlias, TypeVar
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
-from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from torana.aio import wait_first
 from torana.errors import StoreUnavailable
@@ -43,68 +37,18 @@ _PAUSES = (0.1, 0.5, 2.0, 5.0)
 #: Seconds of an unwritable disk before waiting callers are informed.
 DELAY = 2.0
 
-PRAGMAS = (
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "foreign_keys=ON",
-    "busy_timeout=5000",
-    "temp_store=MEMORY",
-    "secure_delete=ON",
-)
-
-#: SQLite's errors for a full or unwritable disk. Another process's lock has another code and ends by itself.
-_UNWRITABLE = frozenset(
-    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
-)
-
 _log = logging.getLogger(__name__)
 
 
-def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -> Engine:
-    """Return an engine for a database file.
-
-    Writers use BEGIN IMMEDIATE: SQLite refuses at once, despite the busy timeout, to upgrade a read transaction
-    after another connection wrote. A read-only engine, and one without ``create``, fail if the file is missing.
-    """
-
-    def connect() -> sqlite3.Connection:
-        mode = "ro" if read_only else "rwc" if create else "rw"
-        connection = sqlite3.connect(
-            f"file:{quote(str(path))}?mode={mode}",
-            uri=True,
-            isolation_level=None,  # the driver issues no BEGIN
-            check_same_thread=False,
-        )
-        try:
-            for pragma in ("busy_timeout=5000",) if read_only else PRAGMAS:
-                connection.execute(f"PRAGMA {pragma}").close()
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
-
-    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.QueuePool, pool_size=1)
-
-    def do_begin(connection: PoolProxiedConnection) -> None:
-        cursor = connection.cursor()
-        cursor.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
-        cursor.close()
-
-    # Set on this object: the documented event listener makes SQLAlchemy look for listeners at every statement,
-    # a third of the time of a short transaction.
-    vars(engine.dialect)["do_begin"] = do_begin
-    return engine
-
-
 @dataclass(slots=True)
-class _Job(Generic[T]):
+class QueuedJob(Generic[T]):
     """A queued transaction, and the event loop that waits for its result."""
 
     work: Callable[[Connection], Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[T]
     #: Executed after the commit, outside of a transaction; its result is the job's.
-    behind: Callable[[sqlite3.Connection], T] | None = None
+    behind: Callable[[Any], T] | None = None
 
     def settle(self, outcome: T | BaseException) -> None:
         """Pass the outcome to the waiting task in its event loop. Thread-safe."""
@@ -157,18 +101,19 @@ class _PendingWrite:
         self.again.clear()
 
 
-class Database:
-    """The only connection to a SQLite file, in its own thread; ``monotonic`` returns seconds."""
+class Database(ABC):
+    """A database with one connection for all transactions, in its own thread; ``monotonic`` returns seconds."""
 
-    def __init__(self, *, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
+    #: Places outside of the database that may keep copies of deleted data.
+    out_of_reach: Sequence[str] = ()
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[QueuedJob[Any] | None] = queue.SimpleQueue()
         self._failed_at: float | None = None
         self._unkept: set[_PendingWrite] = set()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="torana-store", daemon=True)
-        self._thread.start()
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Execute ``work`` as one transaction and return its result after the commit.
@@ -199,7 +144,7 @@ class Database:
             try:
                 return await self.run(work)
             except StoreUnavailable as error:
-                if _is_unwritable(error.__cause__):
+                if self._is_unwritable(error.__cause__):
                     self._unkept.add(unkept)
                     if delayed is not None and timer is None:
                         timer = asyncio.get_running_loop().call_later(DELAY, delayed.set)
@@ -227,21 +172,19 @@ class Database:
         for unkept in tuple(self._unkept):
             await unkept.next_attempt()
 
+    @abstractmethod
     async def rewrite(self) -> None:
-        """Rewrite the whole file (VACUUM), without remains of deleted data.
+        """Rewrite all data without remains of deleted data; transactions wait.
 
-        Deleted rows are overwritten at once, but not the copies that SQLite leaves when it moves rows between
-        pages, nor rows that were deleted before ``secure_delete`` was on. Takes the time and disk space of a
-        copy; transactions wait. Raises ``StoreUnavailable`` and leaves the file unchanged.
+        Takes the time and disk space of a copy. Raises ``StoreUnavailable`` and leaves the data unchanged.
         """
-        await self._wait_for(_nothing, behind=_rewrite)
 
+    @abstractmethod
     async def empty_log(self) -> bool:
-        """Copy the write-ahead log, which holds older pages, into the file and empty it.
+        """Remove older versions of the data from the database's log.
 
         Returns False if a reader is using the log; then try again.
         """
-        return await self._wait_for(_nothing, behind=_empty_log)
 
     async def writable(self) -> bool:
         """Return whether all writes succeed; after a failure, try again at most once a second."""
@@ -251,7 +194,7 @@ class Database:
         ):
             try:
                 await self.check_pending_writes()
-                await self.run(_touch)
+                await self.run(self._touch)
             except StoreUnavailable:
                 return False
             self._failed_at = None
@@ -264,68 +207,78 @@ class Database:
         self._thread.join()
 
     async def _wait_for(
-        self, work: Callable[[Connection], Any], *, behind: Callable[[sqlite3.Connection], Any] | None = None
+        self, work: Callable[[Connection], Any], *, behind: Callable[[Any], Any] | None = None
     ) -> Any:
         if self._closed:
             raise StoreUnavailable("The database is closed: the gateway has stopped. Nothing was accepted.")
         loop = asyncio.get_running_loop()
-        job = _Job[Any](work, loop, loop.create_future(), behind)
+        job = QueuedJob[Any](work, loop, loop.create_future(), behind)
         self._jobs.put(job)
         return await job.future
 
     def _serve(self) -> None:
-        engine = sqlite_engine(self._path, create=False)
-        while (job := self._jobs.get()) is not None:
-            batch, closing = self._take(job)
-            outcomes = self._commit(engine, batch)
-            if batch[-1].behind is not None and not isinstance(outcomes[-1], Exception):
-                outcomes[-1] = self._finish(engine, batch[-1].behind)
-            for member, outcome in zip(batch, outcomes, strict=True):
-                member.settle(outcome)
+        while (job := self._next()) is not None:
+            batch, closing = _take(self._jobs, job)
+            outcomes = self._commit(batch)
+            if outcomes is not None:
+                self._settle(batch, outcomes)
             if closing:
                 break
-        engine.dispose()
+        self._dispose()
 
-    def _take(self, first: _Job[Any]) -> tuple[list[_Job[Any]], bool]:
-        """Return the first job with those queued behind it, and whether to close the database after them."""
-        batch = [first]
-        while len(batch) < _BATCH and batch[-1].behind is None:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job is None:
-                return batch, True
-            batch.append(job)
-        return batch, False
+    def _next(self) -> QueuedJob[Any] | None:
+        """Wait for the next job; None means that the database is to be closed."""
+        return self._jobs.get()
 
-    def _commit(self, engine: Engine, batch: list[_Job[Any]]) -> list[Any]:
-        """Run the batch as one transaction; return a result or an exception for each job."""
+    def _settle(self, batch: Sequence[QueuedJob[Any]], outcomes: Sequence[Any]) -> None:
+        """Pass the outcomes of a transaction to its callers, after the work behind the last one."""
+        *others, last = outcomes
+        if batch[-1].behind is not None and not isinstance(last, Exception):
+            last = self._finish(batch[-1].behind)
+        for member, outcome in zip(batch, (*others, last), strict=True):
+            member.settle(outcome)
+
+    @abstractmethod
+    def _commit(self, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
+        """Run the batch as one transaction; return a result or an exception for each job.
+
+        Returns None if the outcome is not known yet; the batch is settled later.
+        """
+
+    @abstractmethod
+    def _finish(self, work: Callable[[Any], T]) -> T | StoreUnavailable:
+        """Execute ``work`` with the driver's connection, outside of a transaction."""
+
+    @abstractmethod
+    def _touch(self, connection: Connection) -> None:
+        """Write something without effect."""
+
+    @abstractmethod
+    def _dispose(self) -> None:
+        """Close the connection."""
+
+    @abstractmethod
+    def _is_broken(self, error: DBAPIError) -> bool:
+        """Return whether the database itself failed (locked, full, unreadable), not a statement."""
+
+    @abstractmethod
+    def _is_unwritable(self, error: BaseException | None) -> bool:
+        """Return whether nothing can be written until the operator acts, for example on a full disk."""
+
+    def _attempt(self, connection: Connection, work: Callable[[Connection], T]) -> T | Exception:
+        """Run one of several jobs in a savepoint.
+
+        Its error undoes only this job; a broken database fails all.
+        """
         try:
-            with engine.begin() as connection:
-                before = _changes(connection)
-                outcomes = (
-                    [batch[0].work(connection)]
-                    if len(batch) == 1
-                    else [_attempt(connection, job.work) for job in batch]
-                )
-                wrote = _changes(connection) != before
+            with connection.begin_nested():
+                return work(connection)
         except DBAPIError as error:
-            return [self._unavailable(error.orig) if _is_broken(error) else error for _ in batch]
+            if self._is_broken(error):
+                raise
+            return error
         except Exception as error:  # noqa: BLE001 - the caller gets every error of its work
-            return [error] * len(batch)
-        if wrote:  # a read succeeds on a full disk
-            self._failed_at = None
-        return outcomes
-
-    def _finish(self, engine: Engine, work: Callable[[sqlite3.Connection], T]) -> T | StoreUnavailable:
-        pooled = engine.raw_connection()
-        try:
-            return work(cast("sqlite3.Connection", pooled.driver_connection))
-        except sqlite3.Error as error:
-            return self._unavailable(error)
-        finally:
-            pooled.close()
+            return error
 
     def _unavailable(self, error: BaseException | None) -> StoreUnavailable:
         if self._failed_at is None:
@@ -336,57 +289,21 @@ class Database:
         return unavailable
 
 
-def _is_broken(error: DBAPIError) -> bool:
-    """Return whether the database itself failed (locked, full, unreadable), not a statement."""
-    return isinstance(error, OperationalError) or type(error) is DatabaseError
-
-
-def _is_unwritable(error: BaseException | None) -> bool:
-    code = error.sqlite_errorcode if isinstance(error, sqlite3.Error) else None
-    return code is not None and code & 0xFF in _UNWRITABLE  # the other bits are details
-
-
-def _attempt(connection: Connection, work: Callable[[Connection], T]) -> T | Exception:
-    """Run one of several jobs in a savepoint: its error undoes only this job; a broken database fails all."""
-    try:
-        with connection.begin_nested():
-            return work(connection)
-    except DBAPIError as error:
-        if _is_broken(error):
-            raise
-        return error
-    except Exception as error:  # noqa: BLE001 - as above
-        return error
-
-
-def _changes(connection: Connection) -> int:
-    """Return the number of rows changed since the file was opened."""
-    return cast("sqlite3.Connection", connection.connection.driver_connection).total_changes
-
-
-def _nothing(_connection: Connection) -> None:
+def do_nothing(_connection: Connection) -> None:
     """Hold a place in the order of transactions."""
 
 
-def _rewrite(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA temp_store=FILE").close()  # a whole copy may not fit in memory
-    try:
-        connection.execute("VACUUM").close()
-    finally:
-        connection.execute("PRAGMA temp_store=MEMORY").close()
-
-
-def _empty_log(connection: sqlite3.Connection) -> bool:
-    # A reader may take long, and all other transactions would wait.
-    connection.execute("PRAGMA busy_timeout=0").close()
-    try:
-        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    finally:
-        connection.execute("PRAGMA busy_timeout=5000").close()
-    return not busy
-
-
-def _touch(connection: Connection) -> None:
-    """Change a page of the file, so that the disk is really written."""
-    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    connection.exec_driver_sql(f"PRAGMA user_version = {(int(version) + 1) % 1_000_000}")
+def _take(
+    jobs: queue.SimpleQueue[QueuedJob[Any] | None], first: QueuedJob[Any]
+) -> tuple[list[QueuedJob[Any]], bool]:
+    """Return the first job with those queued behind it, and whether to close the database after them."""
+    batch = [first]
+    while len(batch) < _BATCH and batch[-1].behind is None:
+        try:
+            job = jobs.get_nowait()
+        except queue.Empty:
+            break
+        if job is None:
+            return batch, True
+        batch.append(job)
+    return batch, False

@@ -1,4 +1,4 @@
-"""SQLite FTS5: the tokenizer of all text indexes, and the syntax of queries."""
+"""Full-text queries: the terms of a query, and their syntax in SQLite's FTS5."""
 
 from __future__ import annotations
 

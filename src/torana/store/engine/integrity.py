@@ -13,9 +13,9 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from torana.errors import DataDirUnusable
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.database_file import database_exists
 from torana.store.engine.migrate import revision, schema_differences
+from torana.store.engine.sqlite import sqlite_engine
 
 #: Maximum number of objects in a message.
 _NAMED = 5

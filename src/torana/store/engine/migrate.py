@@ -16,16 +16,18 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DatabaseError
 
 from torana.errors import DatabaseTooNew, DataDirUnusable
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.database_file import database_exists, sync_directory
 from torana.store.engine.schema import Definition, Key, differences, read_schema, same
 from torana.store.engine.snapshot import copy_database
+from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.tables import metadata
 
 #: The newest revision in ``migrations/versions`` (a test compares them).
 HEAD = "0013"
 
-_MIGRATIONS = Path(__file__).with_name("migrations")
+#: The migrations of SQLite, and those of PostgreSQL, which begin with the tables of a later revision.
+SQLITE_MIGRATIONS = Path(__file__).with_name("migrations")
+POSTGRES_MIGRATIONS = Path(__file__).with_name("postgres") / "migrations"
 
 #: Alembic's version table in a new database; an upgraded one may have Alembic's own definition.
 _VERSION_KEY = ("table", "alembic_version")
@@ -72,7 +74,7 @@ def revision(connection: Connection, path: Path) -> str:
     if foreign or not {"alembic_version", "turns", "memories"}.issubset(tables):
         raise DataDirUnusable(f"{path} is the database of another program; move the file away")
     current = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    if current not in _revisions():
+    if current not in revisions(SQLITE_MIGRATIONS):
         raise DatabaseTooNew(
             f"the database is at revision {current}, which this version does not know: a newer Torana wrote "
             "it. Install that version, or restore a backup made with this one"
@@ -109,9 +111,9 @@ def _schema_of(revision: str) -> Mapping[Key, Definition]:
         engine.dispose()
 
 
-def _revisions() -> set[str]:
+def revisions(migrations: Path) -> set[str]:
     """Return all revisions by their file names; importing Alembic is slow."""
-    return {file.name.partition("_")[0] for file in (_MIGRATIONS / "versions").glob("*.py")}
+    return {file.name.partition("_")[0] for file in (migrations / "versions").glob("*.py")}
 
 
 def _migrate(path: Path) -> None:
@@ -161,14 +163,14 @@ def _upgrade(engine: Engine, path: Path, current: str) -> None:
     _log.info("database_upgraded", extra={"from": current, "to": HEAD})
 
 
-def run_migrations(connection: Connection, target: str) -> None:
-    """Migrate the connection's database to a revision, or to ``head``."""
+def run_migrations(connection: Connection, target: str, migrations: Path | None = None) -> None:
+    """Migrate the connection's database to a revision, or to ``head``, by default with those of SQLite."""
     # Imported here because it is slow and rarely needed.
     from alembic import command
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("script_location", str(migrations or SQLITE_MIGRATIONS))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, target)

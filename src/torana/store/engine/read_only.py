@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from torana.errors import DataDirUnusable
-from torana.store.engine.database import sqlite_engine
 from torana.store.engine.database_file import database_exists
+from torana.store.engine.sqlite import sqlite_engine
 
 T = TypeVar("T")
 

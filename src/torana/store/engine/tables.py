@@ -9,7 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Dialect
 
 from torana.messages import EVERYONE
-from torana.store.engine.fts import TOKENIZER
+from torana.store.engine.text_index import table_ddl
 
 metadata = sa.MetaData(
     naming_convention={
@@ -20,9 +20,14 @@ metadata = sa.MetaData(
     }
 )
 
+#: Types of texts and whole numbers. PostgreSQL sorts texts by the language of the database without a collation,
+#: and its INTEGER has 32 bits.
+Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+Integer = sa.Integer().with_variant(sa.BigInteger(), "postgresql")
+
 
 class UtcTime(sa.types.TypeDecorator[datetime]):
-    """An aware time, stored in UTC. SQLite stores no time zone, so it is added when the time is read."""
+    """An aware time, stored in UTC. SQLite returns no time zone, and PostgreSQL that of the session."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -32,8 +37,22 @@ class UtcTime(sa.types.TypeDecorator[datetime]):
         return value and value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return the time with its zone."""
-        return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
+        """Return the time in UTC."""
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def _create_index(after: sa.Table, name: str, *columns: str) -> None:
+    """Create a text index after its table."""
+    statements = table_ddl(name, *columns)
+    for dialect, statement in statements.items():
+        event.listen(after, "after_create", sa.DDL(statement).execute_if(dialect=dialect))
+    for index in (
+        f"CREATE INDEX ix_{name}_lexemes ON {name} USING gin (lexemes)",
+        f"CREATE INDEX ix_{name}_columns ON {name} ({', '.join(columns)})",
+    ):
+        event.listen(after, "after_create", sa.DDL(index).execute_if(dialect="postgresql"))
 
 
 def owned_by(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
@@ -46,24 +65,24 @@ def owned_by(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
 sessions = sa.Table(
     "sessions",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("channel", sa.Text, nullable=False),
-    sa.Column("next_seq", sa.Integer, nullable=False),
-    sa.Column("speaker", sa.Text),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("owner", Text, nullable=False),
+    sa.Column("channel", Text, nullable=False),
+    sa.Column("next_seq", Integer, nullable=False),
+    sa.Column("speaker", Text),
     sa.Column("shared", sa.Boolean, nullable=False),
     # The model sees no history before this place,
-    sa.Column("fresh_from", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("fresh_from", Integer, nullable=False, server_default="0"),
     # nor turns with a seq below this one: accepted before the session was reset, ended after it.
-    sa.Column("fresh_seq", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("title", sa.Text),
+    sa.Column("fresh_seq", Integer, nullable=False, server_default="0"),
+    sa.Column("title", Text),
     # Set by the user; the next message ends it.
     sa.Column("archived_at", UtcTime),
     # The summary of the history up to and including the place ``summary_to``.
-    sa.Column("summary", sa.Text),
-    sa.Column("summary_to", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("summary", Text),
+    sa.Column("summary_to", Integer, nullable=False, server_default="0"),
     # The names of the tools that the session has opened, in order, separated by spaces.
-    sa.Column("opened_tools", sa.Text, nullable=False, server_default=""),
+    sa.Column("opened_tools", Text, nullable=False, server_default=""),
     # Input and output tokens of all summaries.
     sa.Column("summary_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("created_at", UtcTime, nullable=False),
@@ -72,8 +91,8 @@ sessions = sa.Table(
     sa.Index("ix_sessions_recent", "owner", "updated_at"),
 )
 
-#: Conditions of the partial indices. A query must repeat the condition literally: with bound parameters SQLite
-#: does not use the index.
+#: Conditions of the partial indices, also in PostgreSQL. A query must repeat the condition literally: with
+#: bound parameters SQLite does not use the index.
 active = sa.text("state IN ('running', 'waiting')")
 unfinished = sa.text("state IN ('queued', 'running', 'waiting')")
 unindexed = sa.text("words_row IS NULL AND ended_at IS NOT NULL")
@@ -82,47 +101,47 @@ unindexed = sa.text("words_row IS NULL AND ended_at IS NOT NULL")
 turns = sa.Table(
     "turns",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("session_id", sa.Text, sa.ForeignKey("sessions.id"), nullable=False),
-    sa.Column("channel", sa.Text, nullable=False),
-    sa.Column("seq", sa.Integer, nullable=False),
-    sa.Column("principal", sa.Text, nullable=False),
-    sa.Column("token", sa.Text),
-    sa.Column("user", sa.Text),
-    sa.Column("content", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("crashes", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("reply", sa.Text),
-    sa.Column("failure_code", sa.Text),
-    sa.Column("failure_detail", sa.Text),
-    sa.Column("failure_retry_after", sa.Integer),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("owner", Text, nullable=False),
+    sa.Column("session_id", Text, sa.ForeignKey("sessions.id"), nullable=False),
+    sa.Column("channel", Text, nullable=False),
+    sa.Column("seq", Integer, nullable=False),
+    sa.Column("principal", Text, nullable=False),
+    sa.Column("token", Text),
+    sa.Column("user", Text),
+    sa.Column("content", Text, nullable=False),
+    sa.Column("state", Text, nullable=False),
+    sa.Column("attempt", Integer, nullable=False),
+    sa.Column("crashes", Integer, nullable=False, server_default="0"),
+    sa.Column("reply", Text),
+    sa.Column("failure_code", Text),
+    sa.Column("failure_detail", Text),
+    sa.Column("failure_retry_after", Integer),
     # Names of limits, separated by spaces.
-    sa.Column("failure_policies", sa.Text, nullable=False, server_default=""),
-    sa.Column("model", sa.Text),
-    sa.Column("input_tokens", sa.Integer, nullable=False),
-    sa.Column("output_tokens", sa.Integer, nullable=False),
+    sa.Column("failure_policies", Text, nullable=False, server_default=""),
+    sa.Column("model", Text),
+    sa.Column("input_tokens", Integer, nullable=False),
+    sa.Column("output_tokens", Integer, nullable=False),
     sa.Column("cost_usd", sa.Float, nullable=False),
     # Estimated parts of the input tokens.
-    sa.Column("instruction_tokens", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("tool_tokens", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("history_tokens", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("on_busy", sa.Text, nullable=False, server_default="queue"),
-    sa.Column("merged_into", sa.Text),
-    sa.Column("merged_step", sa.Integer),
+    sa.Column("instruction_tokens", Integer, nullable=False, server_default="0"),
+    sa.Column("tool_tokens", Integer, nullable=False, server_default="0"),
+    sa.Column("history_tokens", Integer, nullable=False, server_default="0"),
+    sa.Column("on_busy", Text, nullable=False, server_default="queue"),
+    sa.Column("merged_into", Text),
+    sa.Column("merged_step", Integer),
     # Reserved for the next model request, in the usage row of that period (see ``usage``).
-    sa.Column("reserved_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("reserved_tokens", Integer, nullable=False, server_default="0"),
     sa.Column("reserved_microusd", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("reserved_on", sa.Text),
+    sa.Column("reserved_on", Text),
     # Number of model requests that were sent and are not settled.
-    sa.Column("open_requests", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("open_requests", Integer, nullable=False, server_default="0"),
     # The connector's account, the platform's message id, and the address of the reply (JSON).
-    sa.Column("account", sa.Text),
-    sa.Column("message", sa.Text),
-    sa.Column("place", sa.Text),
+    sa.Column("account", Text),
+    sa.Column("message", Text),
+    sa.Column("place", Text),
     # Number of files, so that most turns need no query for them.
-    sa.Column("files", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("files", Integer, nullable=False, server_default="0"),
     # The row of ``message_words``; NULL for a turn that is not indexed yet.
     sa.Column("words_row", sa.BigInteger),
     sa.Column("created_at", UtcTime, nullable=False),
@@ -140,34 +159,27 @@ turns = sa.Table(
     sa.Index("uq_turns_words", "words_row", unique=True, sqlite_where=sa.text("words_row IS NOT NULL")),
 )
 
-#: The words of the messages and replies of ended turns (FTS5), as in ``memory_words``. They are added when a
+#: The words of the messages and replies of ended turns, as in ``memory_words``. They are added when a
 #: search needs them, so that a turn's end does not wait for them.
 message_words = sa.table(
     "message_words", sa.column("rowid"), sa.column("owner"), sa.column("session"), sa.column("words")
 )
 
-event.listen(
-    turns,
-    "after_create",
-    sa.DDL(
-        "CREATE VIRTUAL TABLE message_words USING fts5"
-        f'(owner, session, words, detail=column, columnsize=0, tokenize = "{TOKENIZER}")'
-    ).execute_if(dialect="sqlite"),
-)
+_create_index(turns, "message_words", "owner", "session")
 
 #: The times of a turn's queueing, model requests and tool calls.
 timings = sa.Table(
     "timings",
     metadata,
-    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
-    sa.Column("attempt", sa.Integer, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("step", sa.Integer),
+    sa.Column("turn_id", Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("attempt", Integer, primary_key=True),
+    sa.Column("number", Integer, primary_key=True),
+    sa.Column("kind", Text, nullable=False),
+    sa.Column("step", Integer),
     # The name of the model or of the tool, and the id of the call.
-    sa.Column("name", sa.Text),
-    sa.Column("call_id", sa.Text),
-    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("name", Text),
+    sa.Column("call_id", Text),
+    sa.Column("state", Text, nullable=False),
     sa.Column("input_tokens", sa.BigInteger),
     sa.Column("output_tokens", sa.BigInteger),
     sa.Column("microusd", sa.BigInteger),
@@ -179,12 +191,12 @@ timings = sa.Table(
 history = sa.Table(
     "history",
     metadata,
-    sa.Column("session_id", sa.Text, sa.ForeignKey("sessions.id"), primary_key=True),
-    sa.Column("seq", sa.Integer, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("session_id", Text, sa.ForeignKey("sessions.id"), primary_key=True),
+    sa.Column("seq", Integer, primary_key=True),
+    sa.Column("owner", Text, nullable=False),
     # Without this index, deleting a turn scans the table.
-    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
-    sa.Column("messages", sa.Integer, nullable=False),
+    sa.Column("turn_id", Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
+    sa.Column("messages", Integer, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
@@ -199,27 +211,27 @@ unsent = sa.text("state NOT IN ('sent', 'dropped')")
 deliveries = sa.Table(
     "deliveries",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("id", sa.Text, nullable=False, unique=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("account", sa.Text, nullable=False),
-    sa.Column("line", sa.Text, nullable=False),
-    sa.Column("place", sa.Text, nullable=False),
-    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id")),
+    sa.Column("number", Integer, primary_key=True),
+    sa.Column("id", Text, nullable=False, unique=True),
+    sa.Column("owner", Text, nullable=False),
+    sa.Column("account", Text, nullable=False),
+    sa.Column("line", Text, nullable=False),
+    sa.Column("place", Text, nullable=False),
+    sa.Column("turn_id", Text, sa.ForeignKey("turns.id")),
     # Parts of a reply count from 0, its questions from 250,000, and notices of its end to other accounts from
     # 500,000. ``root`` is the row of the first part; an uncut row holds the whole text.
-    sa.Column("root", sa.Integer),
-    sa.Column("part", sa.Integer, nullable=False),
+    sa.Column("root", Integer),
+    sa.Column("part", Integer, nullable=False),
     sa.Column("is_cut", sa.Boolean, nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("text", Text, nullable=False),
+    sa.Column("state", Text, nullable=False),
+    sa.Column("tries", Integer, nullable=False),
     # Number of interrupted attempts, whose outcome is unknown.
-    sa.Column("unsure", sa.Integer, nullable=False),
+    sa.Column("unsure", Integer, nullable=False),
     sa.Column("due_at", UtcTime, nullable=False),
     # The platform's message id, once it is shown.
-    sa.Column("shown_as", sa.Text),
-    sa.Column("reason", sa.Text),
+    sa.Column("shown_as", Text),
+    sa.Column("reason", Text),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("ended_at", UtcTime),
     sa.UniqueConstraint("turn_id", "part"),
@@ -234,12 +246,12 @@ deliveries = sa.Table(
 attachments = sa.Table(
     "attachments",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("number", sa.Integer, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("media_type", sa.Text, nullable=False),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("turn_id", Text, sa.ForeignKey("turns.id"), nullable=False, index=True),
+    sa.Column("owner", Text, nullable=False),
+    sa.Column("number", Integer, nullable=False),
+    sa.Column("name", Text, nullable=False),
+    sa.Column("media_type", Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
@@ -247,8 +259,8 @@ attachments = sa.Table(
 subscriptions = sa.Table(
     "subscriptions",
     metadata,
-    sa.Column("event", sa.Text, primary_key=True),
-    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("event", Text, primary_key=True),
+    sa.Column("account", Text, primary_key=True),
 )
 
 #: People who asked for access on a platform, by connector kind and platform id; ``code`` is a digest of the
@@ -256,15 +268,15 @@ subscriptions = sa.Table(
 senders = sa.Table(
     "senders",
     metadata,
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("sender", sa.Text, primary_key=True),
-    sa.Column("account", sa.Text, nullable=False),
-    sa.Column("place", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("user", sa.Text),
+    sa.Column("kind", Text, primary_key=True),
+    sa.Column("sender", Text, primary_key=True),
+    sa.Column("account", Text, nullable=False),
+    sa.Column("place", Text, nullable=False),
+    sa.Column("name", Text, nullable=False),
+    sa.Column("state", Text, nullable=False),
+    sa.Column("user", Text),
     sa.Column("code", sa.LargeBinary, index=True),
-    sa.Column("codes", sa.Integer, nullable=False),
+    sa.Column("codes", Integer, nullable=False),
     sa.Column("asked_at", UtcTime, nullable=False),
     sa.Column("decided_at", UtcTime),
 )
@@ -273,8 +285,8 @@ senders = sa.Table(
 leases = sa.Table(
     "leases",
     metadata,
-    sa.Column("account", sa.Text, primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("account", Text, primary_key=True),
+    sa.Column("holder", Text, nullable=False),
     sa.Column("until", UtcTime, nullable=False),
 )
 
@@ -282,10 +294,10 @@ leases = sa.Table(
 keys = sa.Table(
     "keys",
     metadata,
-    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("owner", Text, primary_key=True),
     sa.Column("key", sa.LargeBinary, primary_key=True),
     sa.Column("fingerprint", sa.LargeBinary, nullable=False),
-    sa.Column("turn_id", sa.Text, nullable=False),
+    sa.Column("turn_id", Text, nullable=False),
     sa.Column("created_at", UtcTime, nullable=False, index=True),
 )
 
@@ -293,22 +305,22 @@ keys = sa.Table(
 steps = sa.Table(
     "steps",
     metadata,
-    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("turn_id", Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("number", Integer, primary_key=True),
+    sa.Column("attempt", Integer, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
 calls = sa.Table(
     "calls",
     metadata,
-    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
-    sa.Column("step", sa.Integer, primary_key=True),
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("turn_id", Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("step", Integer, primary_key=True),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("attempt", Integer, nullable=False),
+    sa.Column("tool", Text, nullable=False),
     sa.Column("idempotent", sa.Boolean, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("state", Text, nullable=False),
     sa.Column("result", sa.LargeBinary, nullable=False),
 )
 
@@ -318,51 +330,44 @@ _live = sa.text("superseded_at IS NULL AND subject <> ''")
 memories = sa.Table(
     "memories",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("turn_id", sa.Text),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("owner", Text, nullable=False),
+    sa.Column("subject", Text, nullable=False),
+    sa.Column("text", Text, nullable=False),
+    sa.Column("turn_id", Text),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("superseded_at", UtcTime),
-    sa.Column("superseded_by", sa.Text),
+    sa.Column("superseded_by", Text),
     # A vector of 32-bit floats, and the name of the model that computed it.
     sa.Column("embedding", sa.LargeBinary),
-    sa.Column("embedded_by", sa.Text),
+    sa.Column("embedded_by", Text),
     sa.Index("ix_memories_owner", "owner", "created_at"),
     sa.Index("uq_memories_live", "owner", "subject", unique=True, sqlite_where=_live),
 )
 
-#: The words of the live memories (FTS5). The owner is indexed, so that a search covers one owner only.
+#: The words of the live memories (see ``fts``). The owner is indexed, so that a search covers one owner only.
 #: Positions and lengths are not stored because the database does not rank.
 memory_words = sa.table("memory_words", sa.column("owner"), sa.column("memory"), sa.column("words"))
 
-event.listen(
-    memories,
-    "after_create",
-    sa.DDL(
-        "CREATE VIRTUAL TABLE memory_words USING fts5"
-        f'(owner, memory, words, detail=column, columnsize=0, tokenize = "{TOKENIZER}")'
-    ).execute_if(dialect="sqlite"),
-)
+_create_index(memories, "memory_words", "owner", "memory")
 
 #: Created tokens; ``digest`` is that of the secret. ``replaces`` is the token that a rotation ends.
 #: ``issued_by`` is the token whose sign-in code created it, with which it ends.
 tokens = sa.Table(
     "tokens",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False, index=True),
-    sa.Column("user", sa.Text),
-    sa.Column("label", sa.Text, nullable=False),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("owner", Text, nullable=False, index=True),
+    sa.Column("user", Text),
+    sa.Column("label", Text, nullable=False),
     sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
-    sa.Column("scopes", sa.Text, nullable=False),
-    sa.Column("replaces", sa.Text),
+    sa.Column("scopes", Text, nullable=False),
+    sa.Column("replaces", Text),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime),
     sa.Column("revoked_at", UtcTime),
     sa.Column("used_at", UtcTime),
-    sa.Column("issued_by", sa.Text),
+    sa.Column("issued_by", Text),
 )
 
 #: Open one-time codes, each of which creates a token with these properties; ``digest`` is that of the code.
@@ -370,13 +375,13 @@ tokens = sa.Table(
 sign_in_codes = sa.Table(
     "sign_in_codes",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("id", Text, primary_key=True),
     sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
-    sa.Column("created_by", sa.Text, nullable=False),
-    sa.Column("issued_by", sa.Text),
-    sa.Column("user", sa.Text),
-    sa.Column("scopes", sa.Text, nullable=False),
-    sa.Column("lifetime", sa.Integer, nullable=False),
+    sa.Column("created_by", Text, nullable=False),
+    sa.Column("issued_by", Text),
+    sa.Column("user", Text),
+    sa.Column("scopes", Text, nullable=False),
+    sa.Column("lifetime", Integer, nullable=False),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime, nullable=False),
 )
@@ -385,13 +390,13 @@ sign_in_codes = sa.Table(
 audit = sa.Table(
     "audit",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("id", Text, primary_key=True),
     sa.Column("at", UtcTime, nullable=False, index=True),
-    sa.Column("principal", sa.Text, nullable=False),
-    sa.Column("source", sa.Text, nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("target", sa.Text, nullable=False),
-    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("principal", Text, nullable=False),
+    sa.Column("source", Text, nullable=False),
+    sa.Column("action", Text, nullable=False),
+    sa.Column("target", Text, nullable=False),
+    sa.Column("detail", Text, nullable=False),
 )
 
 #: Usage and reservations per account (``gateway``, ``user:…``, ``token:…``) and period in UTC: a day such as
@@ -399,9 +404,9 @@ audit = sa.Table(
 usage = sa.Table(
     "usage",
     metadata,
-    sa.Column("account", sa.Text, primary_key=True),
-    sa.Column("period", sa.Text, primary_key=True),
-    sa.Column("messages", sa.Integer, nullable=False),
+    sa.Column("account", Text, primary_key=True),
+    sa.Column("period", Text, primary_key=True),
+    sa.Column("messages", Integer, nullable=False),
     sa.Column("input_tokens", sa.BigInteger, nullable=False),
     sa.Column("output_tokens", sa.BigInteger, nullable=False),
     sa.Column("microusd", sa.BigInteger, nullable=False),
@@ -419,13 +424,13 @@ usage = sa.Table(
 spending = sa.Table(
     "spending",
     metadata,
-    sa.Column("day", sa.Text, primary_key=True),
-    sa.Column("model", sa.Text, primary_key=True),
-    sa.Column("user", sa.Text, primary_key=True),
-    sa.Column("token", sa.Text, primary_key=True),
-    sa.Column("channel", sa.Text, primary_key=True),
-    sa.Column("schedule", sa.Text, primary_key=True),
-    sa.Column("messages", sa.Integer, nullable=False),
+    sa.Column("day", Text, primary_key=True),
+    sa.Column("model", Text, primary_key=True),
+    sa.Column("user", Text, primary_key=True),
+    sa.Column("token", Text, primary_key=True),
+    sa.Column("channel", Text, primary_key=True),
+    sa.Column("schedule", Text, primary_key=True),
+    sa.Column("messages", Integer, nullable=False),
     sa.Column("input_tokens", sa.BigInteger, nullable=False),
     sa.Column("output_tokens", sa.BigInteger, nullable=False),
     sa.Column("microusd", sa.BigInteger, nullable=False),
@@ -436,8 +441,8 @@ spending = sa.Table(
 tombstones = sa.Table(
     "tombstones",
     metadata,
-    sa.Column("turn_id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("turn_id", Text, primary_key=True),
+    sa.Column("owner", Text, nullable=False),
     sa.Column("at", UtcTime, nullable=False),
 )
 
@@ -447,28 +452,28 @@ _open = sa.text("state = 'open'")
 approvals = sa.Table(
     "approvals",
     metadata,
-    sa.Column("id", sa.Text, nullable=False),
-    sa.Column("turn_id", sa.Text, sa.ForeignKey("turns.id"), primary_key=True),
-    sa.Column("step", sa.Integer, primary_key=True),
-    sa.Column("call_id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("id", Text, nullable=False),
+    sa.Column("turn_id", Text, sa.ForeignKey("turns.id"), primary_key=True),
+    sa.Column("step", Integer, primary_key=True),
+    sa.Column("call_id", Text, primary_key=True),
+    sa.Column("owner", Text, nullable=False),
+    sa.Column("tool", Text, nullable=False),
     sa.Column("arguments", sa.LargeBinary, nullable=False),
     # Length of the turn's reply before the question.
-    sa.Column("said", sa.Integer, nullable=False),
+    sa.Column("said", Integer, nullable=False),
     # The number of the delivery with the question.
-    sa.Column("delivery", sa.Integer),
-    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("delivery", Integer),
+    sa.Column("state", Text, nullable=False),
     sa.Column("edited", sa.LargeBinary),
-    sa.Column("reason", sa.Text),
-    sa.Column("decided_by", sa.Text),
+    sa.Column("reason", Text),
+    sa.Column("decided_by", Text),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime, nullable=False),
     sa.Column("decided_at", UtcTime),
     # The time of the last HTTP response that contained the question.
     sa.Column("replied_at", UtcTime),
     # The turn of the yes or no over HTTP that decided.
-    sa.Column("decided_in", sa.Text),
+    sa.Column("decided_in", Text),
     sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),
     sa.Index("ix_approvals_decided_in", "decided_in", sqlite_where=sa.text("decided_in IS NOT NULL")),
     sa.Index("uq_approvals_id", "id", unique=True),
@@ -480,18 +485,18 @@ approvals = sa.Table(
 skills = sa.Table(
     "skills",
     metadata,
-    sa.Column("slug", sa.Text, primary_key=True),
-    sa.Column("origin", sa.Text),
-    sa.Column("subfolder", sa.Text),
-    sa.Column("folder", sa.Text),
-    sa.Column("digest", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("granted", sa.Text),
+    sa.Column("slug", Text, primary_key=True),
+    sa.Column("origin", Text),
+    sa.Column("subfolder", Text),
+    sa.Column("folder", Text),
+    sa.Column("digest", Text, nullable=False),
+    sa.Column("state", Text, nullable=False),
+    sa.Column("granted", Text),
     sa.Column("installed_at", UtcTime, nullable=False),
-    sa.Column("decided_by", sa.Text),
+    sa.Column("decided_by", Text),
     sa.Column("decided_at", UtcTime),
-    sa.Column("next_folder", sa.Text),
-    sa.Column("next_digest", sa.Text),
+    sa.Column("next_folder", Text),
+    sa.Column("next_digest", Text),
 )
 
 _scheduled = sa.text("state = 'active'")
@@ -502,27 +507,27 @@ _scheduled = sa.text("state = 'active'")
 schedules = sa.Table(
     "schedules",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False, index=True),
-    sa.Column("user", sa.Text, index=True),
-    sa.Column("token", sa.Text),
-    sa.Column("channel", sa.Text, nullable=False),
-    sa.Column("account", sa.Text),
-    sa.Column("place", sa.Text),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("cron", sa.Text),
-    sa.Column("timezone", sa.Text, nullable=False),
-    sa.Column("missed", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("owner", Text, nullable=False, index=True),
+    sa.Column("user", Text, index=True),
+    sa.Column("token", Text),
+    sa.Column("channel", Text, nullable=False),
+    sa.Column("account", Text),
+    sa.Column("place", Text),
+    sa.Column("kind", Text, nullable=False),
+    sa.Column("text", Text, nullable=False),
+    sa.Column("cron", Text),
+    sa.Column("timezone", Text, nullable=False),
+    sa.Column("missed", Text, nullable=False),
+    sa.Column("state", Text, nullable=False),
     sa.Column("due_at", UtcTime),
     sa.Column("try_at", UtcTime),
-    sa.Column("tries", sa.Integer, nullable=False),
-    sa.Column("failures", sa.Integer, nullable=False),
-    sa.Column("reason", sa.Text),
+    sa.Column("tries", Integer, nullable=False),
+    sa.Column("failures", Integer, nullable=False),
+    sa.Column("reason", Text),
     sa.Column("dealt_with", UtcTime),
     sa.Column("dealt_at", UtcTime),
-    sa.Column("turn_id", sa.Text),
+    sa.Column("turn_id", Text),
     sa.Column("made_by", sa.LargeBinary, unique=True),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Index("ix_schedules_try", "try_at", sqlite_where=_scheduled),

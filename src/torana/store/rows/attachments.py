@@ -67,7 +67,6 @@ _OLD_FAILED = (
         turns.c.state == "failed",
     )
     .order_by(turns.c.created_at.desc(), turns.c.id.desc())
-    .limit(-1)
     .offset(_FAILED)
 )
 _DROP_OLD = sa.delete(attachments).where(attachments.c.turn_id.in_(_OLD_FAILED))

@@ -7,14 +7,14 @@ down with every user. See ``docs/decisions/0011``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from torana.store.engine.fts import any_of
 from torana.store.engine.tables import memory_words
+from torana.store.engine.text_index import matches
 from torana.store.engine.tokenizer import words
 
 
@@ -29,40 +29,34 @@ def holding(owner: str, found: Sequence[str]) -> sa.Select[Any, Any]:
     return (
         sa.select(memory_words.c.memory, memory_words.c.words)
         .select_from(memory_words)
-        .where(_matches(f"owner : {_term(owner)} AND words : ({any_of(found)})"))
+        .where(matches(memory_words, {"owner": _token(owner)}, found))
     )
 
 
 def drop(connection: Connection, owner: str, ids: Sequence[str]) -> None:
     """Remove memories from the index. Their words stay in the file until ``scrub``."""
     for memory_id in ids:
-        _delete(connection, f'owner : {_term(owner)} AND memory : "{memory_id}"')
+        _delete(connection, {"owner": _token(owner), "memory": memory_id})
 
 
 def clear(connection: Connection, owner: str) -> None:
     """Delete an owner's memories from the index, without remains."""
-    _delete(connection, f"owner : {_term(owner)}")
+    _delete(connection, {"owner": _token(owner)})
     scrub(connection)
 
 
 def scrub(connection: Connection) -> None:
     """Rewrite the index without deleted words, which FTS5 otherwise keeps until it merges its segments.
 
-    The time grows with the index: 8 ms for 10,000 memories, 0.8 s for a million.
+    The time grows with the index: 8 ms for 10,000 memories, 0.8 s for a million. In PostgreSQL this is done by
+    ``Database.rewrite``.
     """
-    connection.exec_driver_sql("INSERT INTO memory_words (memory_words) VALUES ('optimize')")
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("INSERT INTO memory_words (memory_words) VALUES ('optimize')")
 
 
-def _delete(connection: Connection, query: str) -> None:
-    connection.execute(sa.delete(memory_words).where(_matches(query)))
-
-
-def _matches(query: str) -> sa.ColumnElement[bool]:
-    return sa.literal_column("memory_words").op("MATCH", is_comparison=True)(query)
-
-
-def _term(owner: str) -> str:
-    return f'"{_token(owner)}"'
+def _delete(connection: Connection, equal: Mapping[str, str]) -> None:
+    connection.execute(sa.delete(memory_words).where(matches(memory_words, equal)))
 
 
 def _token(owner: str) -> str:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
+from torana.store.engine.dialects import octets
 from torana.store.engine.tables import history, sessions, turns
 from torana.store.rows import sessions as session_rows
 
@@ -96,13 +97,14 @@ def _ids(connection: Connection, is_copied: sa.ColumnElement[bool], most: int, m
     query = sa.select(turns.c.id, _SIZE.label("size")).where(is_copied).order_by(turns.c.seq)
     ids: list[str] = []
     total = 0
-    for row in connection.execute(query, execution_options={"yield_per": 10}):
-        ids.append(row.id)
-        total += row.size
-        if len(ids) > most or total > most_bytes:
-            raise Conflict(
-                f"More than {most:,} turns or {most_bytes:,} bytes cannot be copied; name an earlier turn."
-            )
+    with connection.execute(query, execution_options={"yield_per": 10}) as found:
+        for row in found:
+            ids.append(row.id)
+            total += row.size
+            if len(ids) > most or total > most_bytes:
+                raise Conflict(
+                    f"More than {most:,} turns or {most_bytes:,} bytes cannot be copied; name an earlier turn."
+                )
     return ids
 
 
@@ -114,8 +116,8 @@ def _gave_title(
 ) -> bool:
     """Return whether the title comes from a copied message; other messages must not leak into a fork."""
     said = sa.select(turns.c.content).where(is_copied).order_by(turns.c.seq)
-    rows = connection.execute(said, execution_options={"yield_per": 10}).scalars()
-    return any(title_of(content) == source["title"] for content in rows)
+    with connection.execute(said, execution_options={"yield_per": 10}) as rows:
+        return any(title_of(row.content) == source["title"] for row in rows)
 
 
 def _places(connection: Connection, session_id: str) -> dict[str, int]:
@@ -188,7 +190,7 @@ _kept = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(history.c.body)), 
     history.c.turn_id == turns.c.id
 )
 #: The bytes of a turn's content, reply and history.
-_SIZE = sa.func.length(sa.cast(_said, sa.LargeBinary)) + _kept.scalar_subquery()
+_SIZE = octets(_said) + _kept.scalar_subquery()
 #: The columns that differ in a copied turn.
 _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "id": sa.bindparam("new", type_=sa.Text),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection
 
-from torana.store.engine.read_only import read_database
+from torana.store.engine.dialects import insert
+from torana.store.engine.places import DatabasePlace
 from torana.store.engine.tables import skills
 from torana.store.rows.audit import Act, record
 
@@ -66,12 +65,12 @@ def remove(connection: Connection, slug: str, *, act: Act) -> None:
     record(connection, act, "skill.remove", slug)
 
 
-def read_decisions(path: Path) -> dict[str, SkillDecision]:
+def read_decisions(place: DatabasePlace) -> dict[str, SkillDecision]:
     """Return all decisions; none if the database is missing or older than the table.
 
-    Raises ``DataDirUnusable`` if it cannot be read.
+    Raises ``OperatorError`` if it cannot be read.
     """
-    return read_database(path, _listed_if_any) if path.exists() else {}
+    return place.read(_listed_if_any) if place.exists() else {}
 
 
 def _listed_if_any(connection: Connection) -> dict[str, SkillDecision]:

@@ -193,7 +193,7 @@ def create_code(connection: Connection, code: SignInCode, *, digest: bytes, most
     connection.execute(sa.insert(sign_in_codes), values)
     own = sa.select(sign_in_codes.c.id).where(sign_in_codes.c.created_by == code.created_by)
     newest = own.order_by(sign_in_codes.c.created_at.desc(), sign_in_codes.c.id.desc())
-    oldest = newest.limit(-1).offset(most)
+    oldest = newest.offset(most)
     connection.execute(sa.delete(sign_in_codes).where(sign_in_codes.c.id.in_(oldest)))
     record(connection, act, "sign_in_code.create", code.id, user=code.user, scopes=sorted(code.scopes))
 

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Turn, Usage
+from torana.store.engine.dialects import insert
 from torana.store.engine.tables import active, calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.engine.tables import approvals as asked
 from torana.store.rows import approvals, attachments, deliveries, journal, usage

@@ -6,11 +6,12 @@ from difflib import get_close_matches
 
 from torana.api.schemas.skills import SkillDetailBody
 from torana.config import Loaded
+from torana.config.database import database_place
 from torana.errors import OperatorError
 from torana.skills import CORE_DIR, Skills
 from torana.skills.grants import InstalledSkills
 from torana.skills.status import SkillDetails, SkillStatuses
-from torana.store.backup.archive import DATABASE_NAME, INSTALLED
+from torana.store.backup.archive import INSTALLED
 from torana.store.rows.skills import read_decisions
 from torana.tools.sandbox import Bubblewrap
 
@@ -20,7 +21,7 @@ class SkillsHere:
 
     def __init__(self, loaded: Loaded) -> None:
         settings = loaded.settings
-        decided = read_decisions(settings.data_dir / DATABASE_NAME)
+        decided = read_decisions(database_place(settings))
         self.installed = InstalledSkills(root=settings.data_dir / INSTALLED, decided=decided)
         self.skills = Skills(
             core_dir=CORE_DIR,

@@ -8,7 +8,7 @@ connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
     target_metadata=metadata,
-    render_as_batch=connection.dialect.name == "sqlite",
+    render_as_batch=True,
     transaction_per_migration=False,
 )
 with context.begin_transaction():

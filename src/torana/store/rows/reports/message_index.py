@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import EVERYONE
-from torana.store.engine.fts import quote_term
 from torana.store.engine.tables import message_words, owned_by, turns, unindexed
+from torana.store.engine.text_index import matches
 from torana.store.engine.tokenizer import TEXT_LIMIT
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,14 +70,15 @@ def find(
 
     ``before`` is the ``words_row`` of the last turn of the previous page.
     """
-    conditions = [f"words : ({' AND '.join(quote_term(term) for term in terms)})"]
-    if owner != EVERYONE:
-        conditions.append(f'owner : "{_token(owner)}"')
+    equal = {} if owner == EVERYONE else {"owner": _token(owner)}
     if session_id is not None:
-        conditions.append(f'session : "{_token(session_id)}"')
-    matches = sa.literal_column("message_words").op("MATCH", is_comparison=True)(" AND ".join(conditions))
+        equal["session"] = _token(session_id)
     number = sa.literal_column("message_words.rowid", sa.BigInteger)
-    found = sa.select(number.label("number")).select_from(message_words).where(matches)
+    found = (
+        sa.select(number.label("number"))
+        .select_from(message_words)
+        .where(matches(message_words, equal, terms, every=True))
+    )
     if before is not None:
         found = found.where(number < before)
     page = found.order_by(number.desc()).limit(limit).subquery()
@@ -98,7 +99,8 @@ def drop(connection: Connection, which: sa.ColumnElement[bool]) -> None:
 
 def scrub(connection: Connection) -> None:
     """Rewrite the index without deleted words, as ``memory_index.scrub`` does."""
-    connection.exec_driver_sql("INSERT INTO message_words (message_words) VALUES ('optimize')")
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("INSERT INTO message_words (message_words) VALUES ('optimize')")
 
 
 def _token(text: str) -> str:

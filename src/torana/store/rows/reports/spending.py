@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import MICRO, Turn, Usage
+from torana.store.engine.dialects import insert
 from torana.store.engine.tables import spending
 
 Dimension = Literal["day", "model", "user", "token", "channel", "schedule"]

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection
 
+from torana.store.engine.dialects import insert
 from torana.store.engine.tables import approvals, deliveries, timings
 
 TimingKind = Literal["queue", "model", "tool"]

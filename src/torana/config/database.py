@@ -1,0 +1,13 @@
+"""The place of the database of the settings."""
+
+from __future__ import annotations
+
+from torana.config.settings import Settings
+from torana.store.engine.places import DatabasePlace, PostgresPlace, SqlitePlace
+
+
+def database_place(settings: Settings) -> DatabasePlace:
+    """Return the place of the database. Raises ``ConfigInvalid`` if the library for it is missing."""
+    if settings.database_url is None:
+        return SqlitePlace(settings.data_dir)
+    return PostgresPlace(settings.database_url.get_secret_value())

@@ -1,0 +1,95 @@
+"""The place of the database: a SQLite file in the data directory, or a PostgreSQL database."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy.engine import Connection
+
+from torana.store.engine.database import Database
+from torana.store.engine.migrate import migrate
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.database import PostgresDatabase
+from torana.store.engine.postgres.reading import check_tables, read_tables
+from torana.store.engine.read_only import check_there, read_database
+from torana.store.engine.sqlite import SqliteDatabase
+
+T = TypeVar("T")
+
+#: The database's file in the data directory.
+DATABASE_NAME = "torana.db"
+
+
+class DatabasePlace(ABC):
+    """A place that may hold a database."""
+
+    @abstractmethod
+    def open(self, *, purpose: str = "gateway") -> Database:
+        """Open the database for writing; create or upgrade it first. Raises ``OperatorError``.
+
+        ``purpose`` names the program for other programs that find the database in use.
+        """
+
+    @abstractmethod
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Return the result of ``work`` for a read-only connection, also while a gateway runs.
+
+        Raises ``OperatorError`` if there is no database, or if it cannot be read.
+        """
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Return whether there is a database. Raises ``OperatorError`` if that cannot be known."""
+
+    @abstractmethod
+    def check_there(self) -> None:
+        """Raise ``OperatorError`` if there is no database."""
+
+
+class SqlitePlace(DatabasePlace):
+    """A SQLite file in the data directory. For ``open`` the caller holds the lock of the directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / DATABASE_NAME
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def open(self, *, purpose: str = "gateway") -> Database:
+        migrate(self._path)
+        return SqliteDatabase(path=self._path)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        return read_database(self._path, work)
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def check_there(self) -> None:
+        check_there(self._path)
+
+
+class PostgresPlace(DatabasePlace):
+    """A PostgreSQL database, used by one gateway or command at a time."""
+
+    def __init__(self, url: str) -> None:
+        """Raise ``ConfigInvalid`` if psycopg is missing or cannot read the address."""
+        self.url = PostgresUrl(url)
+
+    def __str__(self) -> str:
+        return f"PostgreSQL {self.url}"
+
+    def open(self, *, purpose: str = "gateway") -> Database:
+        return PostgresDatabase(url=self.url, purpose=purpose)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        return read_tables(self.url, work)
+
+    def exists(self) -> bool:
+        return check_tables(self.url)
+
+    def check_there(self) -> None:
+        self.read(lambda _connection: None)

@@ -1,0 +1,1 @@
+"""PostgreSQL instead of a SQLite file: connections, tables, and one gateway at a time."""

@@ -1,0 +1,184 @@
+"""PostgreSQL in one thread, with group commit."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+
+from torana.errors import StoreUnavailable
+from torana.store.engine.database import Database, QueuedJob, do_nothing
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.writer import Writer
+from torana.store.engine.tables import memory_words, message_words, metadata
+
+T = TypeVar("T")
+
+#: Seconds between attempts to learn whether a transaction was committed.
+_POLL = 0.5
+
+#: Maximum number of attempts of a transaction that conflicts, or whose connection is lost before its COMMIT.
+_ATTEMPTS = 3
+
+#: Errors after which the transaction may succeed: a serialization failure and a deadlock.
+_CONFLICTS = frozenset({"40001", "40P01"})
+
+#: The rare outcome of a transaction whose COMMIT got no answer before the gateway stopped or was replaced.
+_UNKNOWN = "The connection was lost, and it is unknown whether this was stored. Look before you repeat it."
+
+#: The error of a statement in a transaction that has failed before, which is a fault of the program.
+_FAILED_BEFORE = "25P02"
+
+
+@dataclass(frozen=True, slots=True)
+class _Uncertain:
+    """A transaction whose COMMIT got no answer, with the results of its jobs."""
+
+    batch: Sequence[QueuedJob[Any]]
+    outcomes: Sequence[Any]
+    number: int
+
+
+class PostgresDatabase(Database):
+    """The only connection that writes to a PostgreSQL database, in its own thread.
+
+    If the connection is lost while a transaction commits, its callers wait until the database can say whether
+    it was committed: ``StoreUnavailable`` means that nothing was stored, except if the gateway stops meanwhile.
+    """
+
+    out_of_reach = (
+        "the write-ahead log of PostgreSQL and its archives, standby servers, and dumps of the database",
+    )
+
+    def __init__(
+        self,
+        *,
+        url: PostgresUrl,
+        purpose: str = "gateway",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the right to write, and create or upgrade the tables. Raises as ``Writer`` does."""
+        super().__init__(monotonic=monotonic)
+        self._writer = Writer(url, purpose=purpose)
+        self._uncertain: _Uncertain | None = None
+        self._thread.start()
+
+    async def rewrite(self) -> None:
+        """Rewrite all tables (VACUUM FULL), without remains of deleted rows. See ``Database.rewrite``."""
+        await self._wait_for(do_nothing, behind=_rewrite)
+
+    async def empty_log(self) -> bool:
+        """Return True: the write-ahead log belongs to the server (see ``out_of_reach``)."""
+        return True
+
+    def _next(self) -> QueuedJob[Any] | None:
+        while not self._resolve():
+            try:
+                return self._jobs.get(timeout=_POLL)
+            except queue.Empty:
+                pass
+        return super()._next()
+
+    def _commit(self, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
+        if self._uncertain is not None:
+            return self._fail(batch, StoreUnavailable(headers={"Retry-After": "5"}))
+        error: DBAPIError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._writer.begin() as connection:
+                    return self._commit_on(connection, batch)
+            except StoreUnavailable as unavailable:
+                return self._fail(batch, unavailable)
+            except DBAPIError as failed:
+                error = failed
+                if not _may_succeed(failed):
+                    break
+            except Exception as failed:  # noqa: BLE001 - the caller gets every error of its work
+                return [failed] * len(batch)
+        assert error is not None  # noqa: S101 - the loop ran
+        if self._is_broken(error):
+            return self._fail(batch, self._unavailable(error.orig))
+        return [error] * len(batch)
+
+    def _commit_on(self, connection: Connection, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
+        outcomes = (
+            [batch[0].work(connection)]
+            if len(batch) == 1
+            else [self._attempt(connection, job.work) for job in batch]
+        )
+        number = self._writer.stamp(connection)
+        try:
+            connection.commit()
+        except DBAPIError as error:
+            if number is None or not error.connection_invalidated:
+                raise
+            self._uncertain = _Uncertain(batch, outcomes, number)
+            self._unavailable(error.orig)
+            return None
+        if number is not None:
+            self._writer.committed(number)
+            self._failed_at = None
+        return outcomes
+
+    def _resolve(self) -> bool:
+        """Settle the transaction whose COMMIT got no answer; return False while that cannot be known."""
+        if (uncertain := self._uncertain) is None:
+            return True
+        try:
+            committed = self._writer.was_committed(uncertain.number)
+        except (StoreUnavailable, DBAPIError):
+            if not self._writer.lost:
+                return False
+            self._uncertain = None
+            self._settle(uncertain.batch, self._fail(uncertain.batch, StoreUnavailable(_UNKNOWN)))
+        else:
+            self._uncertain = None
+            outcomes = uncertain.outcomes if committed else self._commit(uncertain.batch)
+            if outcomes is not None:
+                self._settle(uncertain.batch, outcomes)
+        return self._uncertain is None
+
+    def _fail(self, batch: Sequence[QueuedJob[Any]], error: StoreUnavailable) -> list[Any]:
+        self._failed_at = self._monotonic()
+        return [error] * len(batch)
+
+    def _finish(self, work: Callable[[Any], T]) -> T | StoreUnavailable:
+        try:
+            with self._writer.begin() as connection:
+                connection.rollback()
+                return work(connection.execution_options(isolation_level="AUTOCOMMIT"))
+        except StoreUnavailable as error:
+            return error
+        except DBAPIError as error:
+            return self._unavailable(error.orig)
+
+    def _touch(self, connection: Connection) -> None:
+        connection.exec_driver_sql("UPDATE torana_writer SET commits = commits")
+
+    def _dispose(self) -> None:
+        if self._uncertain is not None:
+            batch, self._uncertain = self._uncertain.batch, None
+            self._settle(batch, self._fail(batch, StoreUnavailable(_UNKNOWN)))
+        self._writer.engine.dispose()
+
+    def _is_broken(self, error: DBAPIError) -> bool:
+        if isinstance(error, InternalError):
+            return getattr(error.orig, "sqlstate", None) != _FAILED_BEFORE
+        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+
+    def _is_unwritable(self, error: BaseException | None) -> bool:
+        return error is not None
+
+
+def _may_succeed(error: DBAPIError) -> bool:
+    return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _CONFLICTS
+
+
+def _rewrite(connection: Connection) -> None:
+    for name in (*metadata.tables, memory_words.name, message_words.name):
+        connection.exec_driver_sql(f'VACUUM FULL "{name}"')

@@ -1,0 +1,63 @@
+"""Read a PostgreSQL database without changing it, whether a gateway is running or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from torana.errors import DatabaseUnusable
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.schema import revision
+
+if TYPE_CHECKING:
+    import psycopg
+
+T = TypeVar("T")
+
+
+def read_tables(url: PostgresUrl, work: Callable[[Connection], T]) -> T:
+    """Return the result of ``work``, which sees the database at one moment.
+
+    Raises ``DatabaseUnusable`` for a database without tables or that cannot be read, and ``DatabaseTooNew``.
+    """
+
+    def read(connection: Connection) -> T:
+        if revision(connection, str(url)) is None:
+            raise DatabaseUnusable(
+                f"the PostgreSQL database {url} has no tables yet; start the gateway with `torana serve`"
+            )
+        return work(connection)
+
+    return read_database(url, read)
+
+
+def check_tables(url: PostgresUrl) -> bool:
+    """Return whether the database has Torana's tables. Raises as ``read_tables`` does."""
+    return read_database(url, lambda connection: revision(connection, str(url))) is not None
+
+
+def read_database(url: PostgresUrl, work: Callable[[Connection], T]) -> T:
+    """Return the result of ``work`` for a database that may have no tables. Raises ``DatabaseUnusable``."""
+    engine = url.engine(lambda: _connect(url))
+    try:
+        with engine.begin() as connection:
+            return work(connection)
+    except DBAPIError as error:
+        raise url.unusable(error.orig) from error
+    finally:
+        engine.dispose()
+
+
+def _connect(url: PostgresUrl) -> psycopg.Connection:
+    from psycopg import IsolationLevel
+
+    connection = url.connect("reader", target_session_attrs="any")
+    # A slow reader holds no locks that a gateway waits for.
+    connection.execute("SET idle_in_transaction_session_timeout = 0")
+    connection.autocommit = False
+    connection.read_only = True
+    connection.isolation_level = IsolationLevel.REPEATABLE_READ
+    return connection

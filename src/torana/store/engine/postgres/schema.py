@@ -1,0 +1,108 @@
+"""Create the tables in PostgreSQL, or upgrade them to this program's revision."""
+
+from __future__ import annotations
+
+import logging
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from torana.errors import DatabaseTooNew, DatabaseUnusable
+from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
+from torana.store.engine.postgres.connection import OLDEST
+from torana.store.engine.tables import metadata
+
+#: The first half of the keys of Torana's advisory locks: "tora" in ASCII.
+LOCK_SPACE = 0x746F7261
+
+#: The lock of the transaction that creates or upgrades the tables.
+_MIGRATION_LOCK = 2
+
+#: The gateway that writes, by the id of its process, and the number of its last transaction.
+WRITER_TABLE = """
+CREATE TABLE torana_writer (
+    one BOOLEAN DEFAULT true NOT NULL,
+    process TEXT COLLATE "C" NOT NULL,
+    commits BIGINT NOT NULL,
+    CONSTRAINT pk_torana_writer PRIMARY KEY (one),
+    CONSTRAINT ck_torana_writer_one CHECK (one)
+)
+"""
+_VERSION_TABLE = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
+
+_log = logging.getLogger(__name__)
+
+
+def prepare(connection: Connection, target: str) -> None:
+    """Create the tables or upgrade them to ``HEAD``, in the transaction of the connection.
+
+    ``target`` names the database in errors. Raises ``DatabaseUnusable`` and ``DatabaseTooNew``.
+    """
+    check_server(connection, target)
+    locked = "SELECT pg_advisory_xact_lock(%s, %s)"
+    connection.exec_driver_sql(locked, (LOCK_SPACE, _MIGRATION_LOCK)).close()
+    current = revision(connection, target)
+    if current is None:
+        create_tables(connection)
+    elif current != HEAD:
+        run_migrations(connection, "head", POSTGRES_MIGRATIONS)
+        _log.info("database_upgraded", extra={"from": current, "to": HEAD})
+
+
+def revision(connection: Connection, target: str) -> str | None:
+    """Return the revision of the tables; None if there are none.
+
+    Raises ``DatabaseTooNew`` for an unknown revision, and ``DatabaseUnusable`` for another program's tables.
+    """
+    tables = sa.inspect(connection).get_table_names()
+    if not tables:
+        return None
+    if not {"alembic_version", "torana_writer", "turns"}.issubset(tables):
+        raise DatabaseUnusable(
+            f"the PostgreSQL database {target} has tables of another program; create a database for Torana "
+            "alone: CREATE DATABASE torana ENCODING 'UTF8' TEMPLATE template0"
+        )
+    current = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    if current not in revisions(POSTGRES_MIGRATIONS):
+        raise DatabaseTooNew(
+            f"the database is at revision {current}, which this version does not know: a newer Torana wrote "
+            "it. Install that version, or restore a dump of the database made with this one"
+        )
+    return str(current)
+
+
+def create_tables(connection: Connection) -> None:
+    """Create the newest tables without Alembic, whose import is slow."""
+    copy_conditions()
+    metadata.create_all(connection, checkfirst=False)
+    connection.exec_driver_sql(WRITER_TABLE)
+    connection.exec_driver_sql(_VERSION_TABLE)
+    connection.execute(sa.text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+    connection.exec_driver_sql("INSERT INTO torana_writer (process, commits) VALUES ('', 0)")
+
+
+def copy_conditions() -> None:
+    """Give the partial indices the conditions that they have in SQLite.
+
+    Written beside those, they would import the dialect of PostgreSQL into every gateway (12 MB).
+    """
+    for table in metadata.tables.values():
+        for index in table.indexes:
+            index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]
+
+
+def check_server(connection: Connection, target: str) -> None:
+    """Raise ``DatabaseUnusable`` for a version or an encoding that is not supported."""
+    version, encoding = connection.exec_driver_sql(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_encoding')"
+    ).one()
+    if version < OLDEST:
+        raise DatabaseUnusable(
+            f"the PostgreSQL server of {target} has version {version // 10_000}; upgrade it to "
+            f"{OLDEST // 10_000} or newer"
+        )
+    if encoding != "UTF8":
+        raise DatabaseUnusable(
+            f"the PostgreSQL database {target} has the encoding {encoding}, which cannot store every text; "
+            "create another: CREATE DATABASE torana ENCODING 'UTF8' TEMPLATE template0"
+        )

@@ -1,0 +1,162 @@
+"""A real PostgreSQL server of the system, on a free port of this machine."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from select import select
+from threading import Thread
+from types import TracebackType
+from typing import Literal, Self
+
+import psycopg
+from tests.parts import end_without
+
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.database import PostgresDatabase
+from torana.store.engine.tables import memory_words, message_words, metadata
+
+#: Debian does not add the server's programs to the PATH.
+_PLACES = "/usr/lib/postgresql/*/bin"
+
+#: Commits do not wait for the disk: no test cuts the power.
+_OPTIONS = "-c fsync=off -c max_connections=60 -c shared_buffers=16MB"
+
+
+class PostgresServer:
+    """A server with its own data, started by the user ``postgres`` if the tests run as root."""
+
+    def __init__(self) -> None:
+        self._bin = _programs()
+        self.directory = Path(tempfile.mkdtemp(prefix="torana-pg-"))
+        self._user: str | None = None
+        if os.geteuid() == 0:
+            self._user = "postgres"
+            shutil.chown(self.directory, self._user)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._data = self.directory / "data"
+        self._run("initdb", "-D", self._data, "-A", "trust", "-U", "torana", "--no-sync", "-E", "UTF8")
+        self.start()
+
+    def start(self) -> None:
+        options = f"-p {self.port} -k {self.directory} -c listen_addresses=127.0.0.1 {_OPTIONS}"
+        log = self.directory / "log"
+        self._run("pg_ctl", "-w", "-D", self._data, "-l", log, "-o", options, "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server: ``fast`` ends all sessions, ``immediate`` is a crash."""
+        self._run("pg_ctl", "-w", "-D", self._data, "-m", mode, "stop")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server's main process."""
+        os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), number)
+
+    def url(self, database: str = "postgres", *, port: int | None = None) -> str:
+        return f"postgresql://torana:not-needed@127.0.0.1:{port or self.port}/{database}"
+
+    def create(self, database: str) -> str:
+        """Create an empty database and return its URL."""
+        self.execute(f"CREATE DATABASE {database} TEMPLATE template0")
+        return self.url(database)
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if (self._data / "postmaster.pid").exists():
+            self.stop("immediate")
+        shutil.rmtree(self.directory)
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        command = [str(self._bin / program), *map(str, arguments)]
+        # The output goes to a file: the server would keep a pipe open.
+        with (self.directory / "output").open("wb") as output:
+            user = self._user
+            done = subprocess.run(
+                command, user=user, group=user, stdout=output, stderr=output, timeout=60, check=False
+            )
+        assert done.returncode == 0, (self.directory / "output").read_text()
+
+
+class CuttingProxy:
+    """A proxy before a server that cuts a connection at its next COMMIT, once, if ``cut`` is set.
+
+    ``before``: the server never gets the COMMIT. ``after``: the client never gets the answer.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.cut: Literal["before", "after"] | None = None
+        self._server = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                Thread(target=self._relay, args=[client], daemon=True).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._server)) as server:
+            while True:
+                for ready in select([client, server], [], [])[0]:
+                    data = ready.recv(65_536)
+                    is_commit = ready is client and b"COMMIT" in data
+                    cut = self.cut if is_commit else None
+                    if not data or cut == "before":
+                        self.cut = None if cut else self.cut
+                        return
+                    (server if ready is client else client).sendall(data)
+                    if cut == "after":
+                        self.cut = None
+                        server.recv(65_536)
+                        return
+
+
+def _programs() -> Path:
+    """Return the directory of the server's programs, of the newest version."""
+    found = sorted(Path("/").glob(f"{_PLACES[1:]}/initdb"), key=lambda path: float(path.parts[-3]))
+    if not found or (os.geteuid() == 0 and not _has_user("postgres")):
+        end_without("PostgreSQL", cure="apt install postgresql")
+    return found[-1].parent
+
+
+def _has_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def empty(url: str) -> None:
+    """Delete all rows of a database, of which no writer is open."""
+    names = [*metadata.tables, memory_words.name, message_words.name]
+    with psycopg.connect(url, autocommit=True) as connection:
+        quoted = ", ".join(f'"{name}"' for name in names)
+        connection.execute(f"TRUNCATE {quoted} RESTART IDENTITY".encode())
+
+
+def create_tables(url: str) -> None:
+    PostgresDatabase(url=PostgresUrl(url)).close()

@@ -1,0 +1,344 @@
+"""The database on PostgreSQL: transactions, one gateway at a time, and lost connections."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from functools import partial
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+from tests.postgres import CuttingProxy, PostgresServer
+
+from torana.errors import ConfigInvalid, DatabaseBusy, DatabaseTooNew, DatabaseUnusable, StoreUnavailable
+from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
+from torana.store.engine.postgres import writer as writer_module
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.database import PostgresDatabase
+from torana.store.engine.tables import subscriptions as notes
+
+SESSIONS = "pg_stat_activity WHERE application_name LIKE 'torana %' AND datname = current_database()"
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Generator[PostgresDatabase]:
+    database = PostgresDatabase(url=PostgresUrl(postgres_url))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Generator[CuttingProxy]:
+    proxy = CuttingProxy(postgres_server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def behind_proxy(
+    postgres_url: str, postgres_server: PostgresServer, proxy: CuttingProxy
+) -> Generator[PostgresDatabase]:
+    """A database whose connections go through the proxy."""
+    url = PostgresUrl(postgres_url.replace(f":{postgres_server.port}/", f":{proxy.port}/"))
+    database = PostgresDatabase(url=url)
+    yield database
+    database.close()
+
+
+def note(connection: Connection, text: str) -> str:
+    connection.execute(sa.insert(notes), {"event": text, "account": "a"})
+    return text
+
+
+def read(connection: Connection) -> list[str]:
+    return list(connection.execute(sa.select(notes.c.event).order_by(notes.c.event)).scalars())
+
+
+def end_sessions(url: str) -> None:
+    """End the sessions of gateways, as an administrator or a restart of the server does."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM {SESSIONS}".encode())
+
+
+async def test_waiting_calls_commit_together_in_order(database: PostgresDatabase) -> None:
+    done: list[str] = []
+
+    def noted(connection: Connection, text: str) -> str:
+        done.append(text)
+        return note(connection, text)
+
+    texts = [f"{number:03}" for number in range(200)]
+    assert await asyncio.gather(*(database.run(partial(noted, text=text)) for text in texts)) == texts
+    assert done == texts
+    assert await database.run(read) == texts
+
+
+async def test_failing_transaction_rolls_back_only_itself(database: PostgresDatabase) -> None:
+    def fails(connection: Connection) -> None:
+        note(connection, "lost")
+        raise ValueError
+
+    def repeats(connection: Connection) -> None:
+        note(connection, "lost too")
+        note(connection, "first")
+
+    outcomes = await asyncio.gather(
+        *(
+            database.run(work)
+            for work in (partial(note, text="first"), fails, repeats, partial(note, text="last"))
+        ),
+        return_exceptions=True,
+    )
+
+    assert [type(outcome) for outcome in outcomes] == [str, ValueError, IntegrityError, str]
+    assert await database.run(read) == ["first", "last"]
+
+
+async def test_nul_is_dropped_from_texts(database: PostgresDatabase) -> None:
+    await database.run(partial(note, text="a\0b"))
+
+    assert await database.run(read) == ["ab"]
+
+
+def test_second_gateway_is_refused_with_the_holder(
+    database: PostgresDatabase, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_PATIENCE", 0)
+
+    with pytest.raises(DatabaseBusy, match=r"is used by 'torana gateway on .*' at 127.0.0.1 since .* Stop it"):
+        PostgresDatabase(url=PostgresUrl(postgres_url))
+
+
+async def test_lost_idle_connection_is_replaced_unnoticed(
+    database: PostgresDatabase, postgres_url: str
+) -> None:
+    end_sessions(postgres_url)
+
+    assert await database.run(partial(note, text="kept")) == "kept"
+
+
+async def test_connection_lost_within_a_transaction_is_replaced_and_the_work_repeated(
+    database: PostgresDatabase, postgres_url: str
+) -> None:
+    runs: list[int] = []
+
+    def loses(connection: Connection) -> None:
+        runs.append(len(runs))
+        note(connection, "once")
+        if len(runs) == 1:
+            end_sessions(postgres_url)
+            note(connection, "never")
+
+    await database.run(loses)
+
+    assert len(runs) == 2
+    assert await database.run(read) == ["once"]
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+async def test_conflicting_transaction_is_repeated(database: PostgresDatabase, state: str) -> None:
+    runs: list[int] = []
+
+    def conflicts(connection: Connection) -> None:
+        runs.append(len(runs))
+        note(connection, "once")
+        if len(runs) == 1:
+            connection.exec_driver_sql(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{state}'; END $$")
+
+    await database.run(conflicts)
+
+    assert len(runs) == 2
+    assert await database.run(read) == ["once"]
+
+
+async def test_commit_without_an_answer_that_was_done_is_not_repeated(
+    behind_proxy: PostgresDatabase, proxy: CuttingProxy
+) -> None:
+    runs: list[int] = []
+
+    def counted(connection: Connection) -> str:
+        runs.append(len(runs))
+        return note(connection, "once")
+
+    proxy.cut = "after"
+    assert await behind_proxy.run(counted) == "once"
+
+    assert len(runs) == 1
+    assert await behind_proxy.run(read) == ["once"]
+
+
+async def test_commit_without_an_answer_that_was_not_done_is_repeated(
+    behind_proxy: PostgresDatabase, proxy: CuttingProxy
+) -> None:
+    runs: list[int] = []
+
+    def counted(connection: Connection) -> str:
+        runs.append(len(runs))
+        return note(connection, "once")
+
+    proxy.cut = "before"
+    assert await behind_proxy.run(counted) == "once"
+
+    assert len(runs) == 2
+    assert await behind_proxy.run(read) == ["once"]
+
+
+async def test_gateway_whose_database_was_used_by_another_writes_no_more(
+    database: PostgresDatabase, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def taken_over() -> None:
+        end_sessions(postgres_url)
+        PostgresDatabase(url=PostgresUrl(postgres_url)).close()
+
+    await asyncio.to_thread(taken_over)
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="Another gateway has used the database"):
+            await database.run(partial(note, text="never"))
+    assert await database.writable() is False
+    assert [record.message for record in caplog.records].count("database_taken_over") == 1
+
+
+async def test_database_is_unavailable_while_another_gateway_holds_the_lock(
+    database: PostgresDatabase, postgres_url: str
+) -> None:
+    end_sessions(postgres_url)
+    other = await asyncio.to_thread(lambda: PostgresDatabase(url=PostgresUrl(postgres_url)))
+    with pytest.raises(StoreUnavailable):
+        await database.run(partial(note, text="never"))
+    other.close()
+
+
+async def test_erased_rows_are_rewritten(database: PostgresDatabase) -> None:
+    await database.run(partial(note, text="a"))
+
+    await database.rewrite()
+
+    assert await database.empty_log()
+    assert await database.run(read) == ["a"]
+
+
+async def test_closed_database_raises(postgres_url: str) -> None:
+    database = await asyncio.to_thread(lambda: PostgresDatabase(url=PostgresUrl(postgres_url)))
+    database.close()
+    database.close()
+
+    with pytest.raises(StoreUnavailable):
+        await database.run(read)
+
+
+async def test_sums_are_whole_numbers(database: PostgresDatabase) -> None:
+    total = await database.run(
+        lambda connection: connection.execute(sa.select(sa.func.sum(sa.literal(3)))).scalar()
+    )
+
+    assert (total, type(total)) == (3, int)
+
+
+@pytest.fixture
+def create(postgres_server: PostgresServer) -> Generator[Callable[[str], str]]:
+    """``create(name)`` creates an empty database, which is dropped at the end, and returns its URL."""
+    created: list[str] = []
+
+    def make(name: str) -> str:
+        created.append(name)
+        return postgres_server.create(name)
+
+    yield make
+    for name in created:
+        postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_tables_of_another_program_are_refused(create: Callable[[str], str]) -> None:
+    url = create("foreign_tables")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE customers (id int)")
+
+    with pytest.raises(DatabaseUnusable, match="has tables of another program; create a database for Torana"):
+        PostgresDatabase(url=PostgresUrl(url))
+
+
+def test_newer_database_is_refused(create: Callable[[str], str]) -> None:
+    url = create("newer")
+    PostgresDatabase(url=PostgresUrl(url)).close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+
+    with pytest.raises(DatabaseTooNew, match="revision 9999"):
+        PostgresDatabase(url=PostgresUrl(url))
+
+
+def test_other_encoding_is_refused(postgres_server: PostgresServer, create: Callable[[str], str]) -> None:
+    url = create("latin")
+    postgres_server.execute("DROP DATABASE latin")
+    postgres_server.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+
+    with pytest.raises(DatabaseUnusable, match="encoding LATIN1"):
+        PostgresDatabase(url=PostgresUrl(url))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("/tables", "/missing"), 'database "missing" does not exist'),
+        (("127.0.0.1:", "127.0.0.1:1"), "port"),
+    ],
+)
+def test_unreachable_database_is_refused_without_its_password(
+    postgres_tables: str, change: tuple[str, str], reason: str
+) -> None:
+    with pytest.raises(DatabaseUnusable) as caught:
+        PostgresDatabase(url=PostgresUrl(postgres_tables.replace(*change)))
+
+    assert reason in caught.value.detail
+    assert "not-needed" not in caught.value.detail
+
+
+def test_unreadable_address_is_refused_without_its_text() -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        PostgresUrl("postgresql://ann:secret word@host:port:x/d?nonsense")
+
+    assert "secret" not in str(caught.value.detail)
+
+
+def test_migrations_build_the_tables(create: Callable[[str], str]) -> None:
+    built, migrated = create("built"), create("migrated")
+    PostgresDatabase(url=PostgresUrl(built)).close()
+    engine = sa.create_engine(migrated.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        run_migrations(connection, "head", POSTGRES_MIGRATIONS)
+    engine.dispose()
+
+    assert layout(migrated) == layout(built)
+    assert revisions(POSTGRES_MIGRATIONS) == {HEAD}
+
+
+def layout(url: str) -> list[tuple[object, ...]]:
+    """Return all columns, constraints and indices."""
+    queries = (
+        """SELECT table_name, column_name, data_type, is_nullable, column_default, collation_name,
+        generation_expression FROM information_schema.columns WHERE table_schema = 'public'""",
+        """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = 'public'::regnamespace""",
+        "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+    )
+    with psycopg.connect(url) as connection:
+        found = [row for query in queries for row in connection.execute(query.encode())]
+    ours = [row for row in found if row[0] != "alembic_version"]
+    assert {"turns", "message_words", "torana_writer"} <= {row[0] for row in ours}
+    return sorted(ours, key=repr)
+
+
+def test_gateway_on_sqlite_does_not_import_the_parts_for_postgresql() -> None:
+    script = "import sys, torana.app; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    parts = ("psycopg", "sqlalchemy.dialects.postgresql")
+    assert [name for name in done.stdout.split() if name.startswith(parts)] == []
