@@ -109,14 +109,16 @@ async def test_response_that_is_too_large_is_cut_off(attack: str) -> None:
     assert sum(map(len, read)) < 10_000_000  # although the body is endless
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [[{"index": 0, "delta": {"tool_calls": [{}] * 30_000}, "finish_reason": None}], [[]] * 30_000],
-    ids=["calls", "lists"],
-)
-async def test_event_with_very_many_values_is_refused_before_it_is_read(choices: Any) -> None:
+MANY_VALUES: dict[str, Any] = {
+    "calls": [{"index": 0, "delta": {"tool_calls": [{}] * 30_000}, "finish_reason": None}],
+    "lists": [[]] * 30_000,
+}
+
+
+@pytest.mark.parametrize("kind", MANY_VALUES)
+async def test_event_with_very_many_values_is_refused_before_it_is_read(kind: str) -> None:
     with pytest.raises(ModelResponseTooLarge, match="JSON values"):
-        await streamed(lambda _: RawReply(body=[event(choices=choices), END]), limit=1_000_000)
+        await streamed(lambda _: RawReply(body=[event(choices=MANY_VALUES[kind]), END]), limit=1_000_000)
 
 
 async def test_calls_whose_arguments_have_very_many_values_are_refused() -> None:

@@ -144,7 +144,7 @@ class _Cut(_Stream):
 
 
 class _Bounded(_Stream):
-    """A response's bytes, limited in total, per event and in content; of a stream also the values of an event."""
+    """A response's bytes, limited in total, per event and in content, and the values of a stream's events."""
 
     def __init__(self, stream: Any, keys: Sequence[bytes], *, max_bytes: int, is_stream: bool) -> None:
         super().__init__(stream, keys)

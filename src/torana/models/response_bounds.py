@@ -36,8 +36,8 @@ RESPONSE_BYTES = 1_048_576
 #: Maximum parts of one response: texts, thoughts and tool calls. Providers allow up to 128 tool calls.
 _PARTS = 256
 
-#: Maximum number of JSON values in the arguments of all tool calls of a response. The error for each invalid one
-#: takes 20 µs, and hundreds of bytes.
+#: Maximum number of JSON values in the arguments of all tool calls of a response. The error for an invalid one
+#: takes 20 µs and hundreds of bytes.
 _ARGUMENT_VALUES = 10_000
 
 #: Maximum bytes of a response besides its parts, such as its id and the model's name.
