@@ -158,17 +158,27 @@ class LiveTurns:
         for turn in ended:
             self._end(turn)
 
-    def _end(self, ended: Turn) -> None:
+    def end_elsewhere(self, ended: Sequence[Turn]) -> None:
+        """Remove turns that another replica has ended, and notify the waiting callers and the event streams."""
+        for turn in ended:
+            self._close(turn)
+
+    def _close(self, ended: Turn) -> None:
         one = self._live.pop(ended.id, None)
         if one is not None:
             one.ending.set_result(ended)
-            self.measurements.add("turn", time.monotonic() - one.since, ended.state)
             one.settled.set()
-            if ended.merged_into is not None and ended.reply:  # the deltas belong to the other turn's log
+            if one.task is None and ended.reply:  # the deltas belong to another log
                 self.log.append(ended.id, "message.snapshot", {"text": ended.reply})
             self.log.append(ended.id, ended.last_event, {})
         failure = ended.failure and ended.failure.code
         self.activity.publish_turn("turn.ended", ended, state=ended.state, error=failure)
+
+    def _end(self, ended: Turn) -> None:
+        one = self._live.get(ended.id)
+        if one is not None:
+            self.measurements.add("turn", time.monotonic() - one.since, ended.state)
+        self._close(ended)
         if self._on_end is not None:
             try:
                 self._on_end(ended)

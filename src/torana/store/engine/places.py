@@ -73,17 +73,19 @@ class SqlitePlace(DatabasePlace):
 
 
 class PostgresPlace(DatabasePlace):
-    """A PostgreSQL database, used by one gateway or command at a time."""
+    """A PostgreSQL database, used by one gateway or command at a time, or by several replicas."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, replicated: bool = False) -> None:
         """Raise ``ConfigInvalid`` if psycopg is missing or cannot read the address."""
         self.url = PostgresUrl(url)
+        self._replicated = replicated
 
     def __str__(self) -> str:
         return f"PostgreSQL {self.url}"
 
     def open(self, *, purpose: str = "gateway") -> Database:
-        return PostgresDatabase(url=self.url, purpose=purpose)
+        replicated = self._replicated and purpose == GATEWAY
+        return PostgresDatabase(url=self.url, purpose=purpose, replicated=replicated)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         return read_tables(self.url, work)

@@ -1,0 +1,64 @@
+"""Rows of replicas: the processes that use one PostgreSQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from torana.store.engine.postgres.schema import LEASE
+
+_replicas = sa.table(
+    "replicas",
+    sa.column("id"),
+    sa.column("name"),
+    sa.column("version"),
+    sa.column("started_at"),
+    sa.column("lease_until"),
+)
+
+_RENEW = """
+UPDATE replicas SET lease_until = clock_timestamp() + make_interval(secs => %s)
+WHERE id = current_setting('torana.replica', true)
+"""
+
+#: A lease that lasts much longer than a new one comes from a clock that was ahead.
+_HAS_ENDED = sa.text("NOT lease_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '2 hours'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A process that uses the database; ``alive`` is false after the end of its lease."""
+
+    id: str
+    #: The purpose of the process and the name of its machine.
+    name: str
+    version: str
+    started_at: datetime
+    lease_until: datetime
+    alive: bool
+
+
+def renew(connection: Connection, *, seconds: float = LEASE) -> None:
+    """Extend the lease of this replica, by the clock of the database."""
+    connection.exec_driver_sql(_RENEW, (seconds,))
+
+
+def list_replicas(connection: Connection) -> list[Replica]:
+    """Return all replicas, the oldest first."""
+    query = sa.select(_replicas, (~_HAS_ENDED).label("alive")).order_by(
+        _replicas.c.started_at, _replicas.c.id
+    )
+    return [Replica(**row) for row in connection.execute(query).mappings()]
+
+
+def remove(connection: Connection, replicas: Collection[str]) -> list[str]:
+    """Delete those of the replicas whose lease has ended, and return their names.
+
+    A deleted replica stores nothing more.
+    """
+    ended = sa.delete(_replicas).where(_replicas.c.id.in_(replicas), _HAS_ENDED)
+    return list(connection.execute(ended.returning(_replicas.c.name)).scalars())
