@@ -9,7 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Dialect
 
 from torana.messages import EVERYONE
-from torana.store.engine.fts import table_ddl
+from torana.store.engine.text_index import table_ddl
 
 metadata = sa.MetaData(
     naming_convention={

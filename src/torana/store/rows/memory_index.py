@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from torana.store.engine.fts import matches
 from torana.store.engine.tables import memory_words
+from torana.store.engine.text_index import matches
 from torana.store.engine.tokenizer import words
 
 

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import EVERYONE
-from torana.store.engine.fts import matches
 from torana.store.engine.tables import message_words, owned_by, turns, unindexed
+from torana.store.engine.text_index import matches
 from torana.store.engine.tokenizer import TEXT_LIMIT
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
