@@ -10,4 +10,4 @@ def database_place(settings: Settings) -> DatabasePlace:
     """Return the place of the database. Raises ``ConfigInvalid`` if the library for it is missing."""
     if settings.database_url is None:
         return SqlitePlace(settings.data_dir)
-    return PostgresPlace(settings.database_url.get_secret_value())
+    return PostgresPlace(settings.database_url.get_secret_value(), replicated=settings.replicas)

@@ -1,4 +1,4 @@
-"""Share the turns with other replicas on the same database: notice their changes, and replace ended replicas."""
+"""Share the turns with other replicas: notice their changes, and continue the turns of ended replicas."""
 
 from __future__ import annotations
 
@@ -82,22 +82,20 @@ class ReplicaWatch:
             self._approvals.wake_call(call)
         for turn in changes.claimed:
             await self._runner.adopt(turn)
-        removed = await self._remove(ended)
-        if changes.abandoned or removed:
+        await self._remove(ended)
+        if changes.abandoned and not self._runner.claims_nothing:
             await self._recovery.start()
 
-    async def _remove(self, ended: list[replicas.Replica]) -> bool:
-        """Remove the replicas whose lease has ended for several checks; return whether there were any."""
+    async def _remove(self, ended: list[replicas.Replica]) -> None:
+        """Remove the replicas whose lease has ended for several checks."""
         before, self._suspected = self._suspected, {}
         for one in ended:
             lease, checks = before.get(one.id, (one.lease_until, 0))
             self._suspected[one.id] = (one.lease_until, checks + 1 if lease == one.lease_until else 1)
         gone = [id_ for id_, (_, checks) in self._suspected.items() if checks >= _CHECKS]
-        if not gone:
-            return False
-        for name in await self._database.run(partial(replicas.remove, replicas=gone)):
-            _log.warning("replica_ended", extra={"replica": name})
-        return True
+        if gone:
+            for name in await self._database.run(partial(replicas.remove, replicas=gone)):
+                _log.warning("replica_ended", extra={"replica": name})
 
     async def _keep_checking(self) -> None:
         while True:

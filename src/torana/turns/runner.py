@@ -92,7 +92,7 @@ class Runner:
 
     async def adopt(self, turn: Turn) -> None:
         """Start a claimed turn, which another replica may have accepted or begun."""
-        if turn.id not in self.live:
+        if turn.id not in self.live or turn.attempt > 1:
             settled = await self.writer.persist(partial(settled_text, turn=turn)) if turn.attempt > 1 else ""
             self.live.add(turn, settled=settled)
         self.start(turn)
@@ -316,7 +316,7 @@ class Runner:
             run=partial(self.writer.persist, delayed=one.delayed),
             turn=turn,
             budgets=self._budgets,
-            is_steered=lambda: turn.attempt > 1 or one.steered or self._shared,
+            is_steered=lambda: turn.attempt > 1 or one.steered or self.writer.is_shared,
             on_settled=one.settled.set,
             asking=partial(self._ask_approval, turn, one, recorder, slot),
             request=one.request,

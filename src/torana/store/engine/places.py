@@ -19,6 +19,9 @@ from torana.store.engine.sqlite import SqliteDatabase
 
 T = TypeVar("T")
 
+#: The purpose of a gateway, for other programs that find the database in use.
+GATEWAY = "gateway"
+
 #: The database's file in the data directory.
 DATABASE_NAME = "torana.db"
 
@@ -27,7 +30,7 @@ class DatabasePlace(ABC):
     """A place that may hold a database."""
 
     @abstractmethod
-    def open(self, *, purpose: str = "gateway") -> Database:
+    def open(self, *, purpose: str = GATEWAY) -> Database:
         """Open the database for writing; create or upgrade it first. Raises ``OperatorError``.
 
         ``purpose`` names the program for other programs that find the database in use.
@@ -58,7 +61,7 @@ class SqlitePlace(DatabasePlace):
     def __str__(self) -> str:
         return str(self._path)
 
-    def open(self, *, purpose: str = "gateway") -> Database:
+    def open(self, *, purpose: str = GATEWAY) -> Database:
         migrate(self._path)
         return SqliteDatabase(path=self._path)
 
@@ -83,7 +86,7 @@ class PostgresPlace(DatabasePlace):
     def __str__(self) -> str:
         return f"PostgreSQL {self.url}"
 
-    def open(self, *, purpose: str = "gateway") -> Database:
+    def open(self, *, purpose: str = GATEWAY) -> Database:
         replicated = self._replicated and purpose == GATEWAY
         return PostgresDatabase(url=self.url, purpose=purpose, replicated=replicated)
 

@@ -9,7 +9,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from torana.store.engine.postgres.schema import LEASE
+from torana.store.engine.postgres.schema import FREE_ACCOUNTS, LEASE
 
 _replicas = sa.table(
     "replicas",
@@ -49,16 +49,16 @@ def renew(connection: Connection, *, seconds: float = LEASE) -> None:
 
 def list_replicas(connection: Connection) -> list[Replica]:
     """Return all replicas, the oldest first."""
-    query = sa.select(_replicas, (~_HAS_ENDED).label("alive")).order_by(
-        _replicas.c.started_at, _replicas.c.id
-    )
+    query = sa.select(_replicas, (~_HAS_ENDED).label("alive")).order_by(_replicas.c.started_at, _replicas.c.id)
     return [Replica(**row) for row in connection.execute(query).mappings()]
 
 
 def remove(connection: Connection, replicas: Collection[str]) -> list[str]:
     """Delete those of the replicas whose lease has ended, and return their names.
 
-    A deleted replica stores nothing more.
+    A deleted replica stores nothing more, and other replicas may listen on its accounts.
     """
     ended = sa.delete(_replicas).where(_replicas.c.id.in_(replicas), _HAS_ENDED)
-    return list(connection.execute(ended.returning(_replicas.c.name)).scalars())
+    names = list(connection.execute(ended.returning(_replicas.c.name)).scalars())
+    connection.exec_driver_sql(FREE_ACCOUNTS)
+    return names

@@ -33,6 +33,9 @@ CREATE TABLE replicas (
     CONSTRAINT pk_replicas PRIMARY KEY (id)
 )
 """
+#: Delete the leases of replicas that have ended; a holder is ``<replica>#<account>``.
+FREE_ACCOUNTS = "DELETE FROM leases WHERE split_part(holder, '#', 1) NOT IN (SELECT id FROM replicas)"
+
 _VERSION_TABLE = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
 
 _log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from torana import __version__
 from torana.errors import DatabaseBusy, StoreUnavailable
 from torana.messages import new_id
 from torana.store.engine.postgres.connection import PostgresUrl
-from torana.store.engine.postgres.schema import LEASE, LOCK_SPACE, prepare
+from torana.store.engine.postgres.schema import FREE_ACCOUNTS, LEASE, LOCK_SPACE, prepare
 
 if TYPE_CHECKING:
     import psycopg
@@ -43,12 +43,12 @@ _BE_ALONE = "SELECT pg_try_advisory_lock(%s, %s)"
 _SHARE = "SELECT pg_try_advisory_lock_shared(%s, %s)"
 _NO_LONGER_ALONE = "SELECT pg_advisory_unlock(%s, %s)"
 _WRITE = f"SELECT pg_advisory_xact_lock({LOCK_SPACE}, {_WRITE_LOCK})"
-_STAMP = f"""
-UPDATE replicas SET commits = %s, lease_until = clock_timestamp() + interval '{LEASE} s' WHERE id = %s
+_STAMP = """
+UPDATE replicas SET commits = %s, lease_until = clock_timestamp() + make_interval(secs => %s) WHERE id = %s
 """
-_REGISTER = f"""
+_REGISTER = """
 INSERT INTO replicas (id, name, version, commits, started_at, lease_until)
-VALUES (%s, %s, %s, 0, clock_timestamp(), clock_timestamp() + interval '{LEASE} s')
+VALUES (%s, %s, %s, 0, clock_timestamp(), clock_timestamp() + make_interval(secs => %s))
 """
 _HOLDER = """
 SELECT activity.pid, activity.application_name, activity.client_addr, activity.backend_start
@@ -92,7 +92,7 @@ class Writer:
             raise
 
     def begin(self) -> Connection:
-        """Return the connection with a transaction, which runs alone; the connection is replaced if it was lost.
+        """Return the connection with a transaction, which runs alone. A lost connection is replaced.
 
         Raises ``StoreUnavailable``, always once ``lost`` is true, or ``DBAPIError``.
         """
@@ -115,7 +115,7 @@ class Writer:
         if not self._wrote:
             return None
         number = self._commits + 1
-        if connection.exec_driver_sql(_STAMP, (number, self.replica)).rowcount != 1:
+        if connection.exec_driver_sql(_STAMP, (number, LEASE, self.replica)).rowcount != 1:
             raise self._taken_over()
         return number
 
@@ -154,7 +154,9 @@ class Writer:
                     if self._alone:  # the other processes have ended, whatever their leases say
                         connection.exec_driver_sql("DELETE FROM replicas")
                     name = f"{self._purpose} on {socket.gethostname()}"
-                    connection.exec_driver_sql(_REGISTER, (self.replica, name, __version__))
+                    connection.exec_driver_sql(_REGISTER, (self.replica, name, __version__, LEASE))
+                    if self._alone:
+                        connection.exec_driver_sql(FREE_ACCOUNTS)
                 break
             except DatabaseBusy:
                 if time.monotonic() > deadline:
