@@ -50,8 +50,8 @@ _ENDED = sa.select(turns).where(
     turns.c.id.in_(sa.bindparam("ids", expanding=True)), turns.c.ended_at.is_not(None)
 )
 _STOPPED = sa.select(turns.c.id).where(active, is_own(turns.c.replica), is_stopped)
-_WAITS = sa.select(turns.c.id).where(active, is_own(turns.c.replica), turns.c.state == "waiting")
+_RUNNING = sa.select(turns.c.id).where(active, is_own(turns.c.replica))
 _DECIDED = sa.select(approvals.c.turn_id, approvals.c.step, approvals.c.call_id).where(
-    approvals.c.turn_id.in_(_WAITS), approvals.c.state != "open"
+    approvals.c.turn_id.in_(_RUNNING), approvals.c.state != "open"
 )
 _ABANDONED = sa.select(sa.exists().where(active, is_abandoned(turns.c.replica)))

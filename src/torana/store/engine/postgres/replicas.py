@@ -26,7 +26,9 @@ WHERE id = current_setting('torana.replica', true)
 """
 
 #: A lease that lasts much longer than a new one comes from a clock that was ahead.
-_HAS_ENDED = sa.text("NOT lease_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '2 hours'")
+_IS_ALIVE = sa.literal_column(
+    "(lease_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '2 hours')", sa.Boolean()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ def renew(connection: Connection, *, seconds: float = LEASE) -> None:
 
 def list_replicas(connection: Connection) -> list[Replica]:
     """Return all replicas, the oldest first."""
-    query = sa.select(_replicas, (~_HAS_ENDED).label("alive")).order_by(_replicas.c.started_at, _replicas.c.id)
+    query = sa.select(_replicas, _IS_ALIVE.label("alive")).order_by(_replicas.c.started_at, _replicas.c.id)
     return [Replica(**row) for row in connection.execute(query).mappings()]
 
 
@@ -58,7 +60,7 @@ def remove(connection: Connection, replicas: Collection[str]) -> list[str]:
 
     A deleted replica stores nothing more, and other replicas may listen on its accounts.
     """
-    ended = sa.delete(_replicas).where(_replicas.c.id.in_(replicas), _HAS_ENDED)
+    ended = sa.delete(_replicas).where(_replicas.c.id.in_(replicas), ~_IS_ALIVE)
     names = list(connection.execute(ended.returning(_replicas.c.name)).scalars())
     connection.exec_driver_sql(FREE_ACCOUNTS)
     return names
