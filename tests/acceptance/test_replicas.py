@@ -74,18 +74,12 @@ def reply_of(turn: dict[str, Any]) -> str | None:
     return turn["reply"] if turn["status"] == "completed" else None
 
 
-def next_of(person: Person) -> str | None:
-    """Return the id of the turn that is queued behind the slow one."""
-    listed = person.get("v1/turns")["items"]
-    return next((turn["id"] for turn in listed if turn["content"] != "use dawdle"), None)
-
-
 def attempts(server: PostgresServer) -> list[tuple[object, ...]]:
     return server.execute("SELECT attempt FROM turns", "torana")
 
 
 def test_session_is_answered_in_order_by_all_replicas(
-    replicas: Replicas, person: type[Person], gate: Gate, eventually: Eventually
+    replicas: Replicas, server: PostgresServer, person: type[Person], gate: Gate, eventually: Eventually
 ) -> None:
     first, second = (person(url=gateway.url) for gateway in replicas(2))
     slow = begin(first, "use dawdle")
@@ -93,7 +87,8 @@ def test_session_is_answered_in_order_by_all_replicas(
     answers: list[str] = []
     waits = threading.Thread(target=lambda: answers.append(second.say("what is 6 * 7")))
     waits.start()
-    behind = eventually(lambda: next_of(second))
+    asked = "SELECT id FROM turns WHERE content = 'what is 6 * 7'"
+    ((behind,),) = eventually(lambda: server.execute(asked, "torana"))
     gate.open()
     waits.join(30)
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.store.engine.postgres.schema import FREE_ACCOUNTS, LEASE
+from torana.store.engine.tables import active, turns
 
 _replicas = sa.table(
     "replicas",
@@ -42,6 +43,8 @@ class Replica:
     started_at: datetime
     lease_until: datetime
     alive: bool
+    #: The number of turns that it runs.
+    turns: int
 
 
 def renew(connection: Connection, *, seconds: float = LEASE) -> None:
@@ -51,7 +54,9 @@ def renew(connection: Connection, *, seconds: float = LEASE) -> None:
 
 def list_replicas(connection: Connection) -> list[Replica]:
     """Return all replicas, the oldest first."""
-    query = sa.select(_replicas, _IS_ALIVE.label("alive")).order_by(_replicas.c.started_at, _replicas.c.id)
+    running = sa.select(sa.func.count()).where(active, turns.c.replica == _replicas.c.id).scalar_subquery()
+    query = sa.select(_replicas, _IS_ALIVE.label("alive"), running.label("turns"))
+    query = query.order_by(_replicas.c.started_at, _replicas.c.id)
     return [Replica(**row) for row in connection.execute(query).mappings()]
 
 
