@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Literal
 
 #: Control characters, without tabs, line feeds and carriage returns.
@@ -101,9 +102,17 @@ def escape_hidden(text: str) -> str:
 
 def escape_unprintable(text: str, *, keep: str = "") -> str:
     """Return the text with unprintable and blank characters escaped, also joiners, except those in ``keep``."""
-    escaped = "".join(
-        char if char in keep or (char.isprintable() and char not in _BLANK) else escape(char) for char in text
-    )
+    return _escape_unprintable(text, keep, escape)
+
+
+def escape_unprintable_json(text: str) -> str:
+    """Return a JSON text with unprintable and blank characters escaped; line feeds stay. It means the same."""
+    return _escape_unprintable(text, "\n", _escape_json)
+
+
+def _escape_unprintable(text: str, keep: str, escape: Callable[[str], str]) -> str:
+    unprintable = (char for char in set(text) if not char.isprintable() or char in _BLANK)
+    escaped = text.translate({ord(char): escape(char) for char in unprintable if char not in keep})
     for sequence in _SEQUENCES:
         escaped = sequence.sub(lambda found: escape(found[0]), escaped)
     return escaped
@@ -112,6 +121,10 @@ def escape_unprintable(text: str, *, keep: str = "") -> str:
 def escape(text: str) -> str:
     """Return the text in the escapes of a Python string literal."""
     return text.encode("unicode_escape").decode("ascii")
+
+
+def _escape_json(text: str) -> str:
+    return re.sub("....", r"\\u\g<0>", text.encode("utf-16-be", "surrogatepass").hex())
 
 
 def is_header_value(text: str) -> bool:

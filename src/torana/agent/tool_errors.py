@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from pydantic_ai import ToolFailed
+from pydantic_ai import RunContext, ToolFailed
 from pydantic_ai.capabilities import ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelRetry, ToolFailedError, ToolRetryError, UnexpectedModelBehavior
-from pydantic_ai.messages import ToolCallPart, ToolReturn, ToolReturnPart
+from pydantic_ai.messages import ModelRequest, ModelRequestPart, ToolCallPart, ToolReturn, ToolReturnPart
+from pydantic_ai.models import ModelRequestContext
 
+from torana.agent.run import Run
 from torana.agent.text import whole, whole_in
 from torana.tools import ToolError
 
@@ -34,6 +37,23 @@ async def run_with_error_handling(
         raise
     except Exception as error:
         raise ToolFailed(_truncate(whole(_describe_error(call, error)))) from error
+
+
+def name_listed_tools_only(ctx: RunContext[Run], asked: ModelRequestContext, names: Sequence[str]) -> None:
+    """Let errors about unknown tools in the request name these tools; pydantic-ai names denied tools, too."""
+    last = asked.messages[-1]
+    if not isinstance(last, ModelRequest):
+        return
+    parts = [_name_tools(part, names) for part in last.parts]
+    if parts != list(last.parts):
+        asked.messages[-1] = ctx.messages[-1] = replace(last, parts=parts)
+
+
+def _name_tools(part: ModelRequestPart, names: Sequence[str]) -> ModelRequestPart:
+    if not isinstance(part, ToolReturnPart) or part.retry is None or part.retry.cause != "unknown_tool":
+        return part
+    listed = ", ".join(map(repr, names)) or "none"
+    return replace(part, content=f"Unknown tool name: {part.tool_name!r}. Available tools: {listed}")
 
 
 def _describe_error(call: ToolCallPart, error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from torana.agent.overview import Toolbox
 from torana.api.health import Health
 from torana.api.routes.metrics import Metrics
+from torana.api.uploads import UploadSlots
 from torana.limits.rates import MessageRates
 from torana.limits.usage_reports import Spending
 from torana.memory import Memory
@@ -96,6 +97,6 @@ class Services:
     #: Seconds without an event after which an event stream sends a comment.
     keep_alive: float = 15.0
     #: Bodies with files that are read at a time: each may occupy some 20 MB.
-    uploads: FairSlots = field(default_factory=lambda: FairSlots(total=8, per_user=2))
+    uploads: UploadSlots = field(default_factory=UploadSlots)
     #: Searches at a time: each may occupy a thread for a second.
     searches: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))

@@ -8,13 +8,15 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from pydantic.alias_generators import to_camel
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from torana.api.negotiation import EVENTS
 from torana.api.problems import body_of, error_from
+from torana.api.schemas.approvals import ApprovalBody
 from torana.api.schemas.contract import AnswerBody
-from torana.errors import GatewayError
+from torana.errors import GatewayError, NotFound
 from torana.messages import Turn, TurnEvent
 from torana.turns import Turns
 
@@ -82,6 +84,8 @@ class EventStream(StreamingResponse):
 
 async def _data(turns: Turns, turn: Turn, event: TurnEvent, request_id: str) -> Mapping[str, Any]:
     """Return the data of an event; of a terminal event, the body of the plain response."""
+    if event.type == "approval.required":
+        return {**event.data, **await _arguments(turns, turn, event.data["id"])}
     if not event.terminal:
         return event.data
     ended = await turns.reader.wait_for_end(turn)
@@ -89,6 +93,16 @@ async def _data(turns: Turns, turn: Turn, event: TurnEvent, request_id: str) -> 
         return AnswerBody.from_turn(ended).model_dump(mode="json")
     error: GatewayError = error_from(ended.failure)
     return body_of(error, request_id=request_id)
+
+
+async def _arguments(turns: Turns, turn: Turn, approval_id: str) -> Mapping[str, Any]:
+    """Return the fields of an approval that hold its arguments, as they may be shown now."""
+    names = ("digest", "arguments", "arguments_text")
+    try:
+        approval = await turns.approvals.get(turn.owner, approval_id)
+    except NotFound:  # the call was asked again
+        return {to_camel(name): None for name in names}
+    return ApprovalBody.model_validate(approval).model_dump(mode="json", include=set(names))
 
 
 def _frame(event: TurnEvent, data: Mapping[str, Any]) -> str:

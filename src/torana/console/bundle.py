@@ -4,8 +4,9 @@ Each module becomes a function of its own scope, after the modules that it impor
 each statement: ``import { a, b as c } from "./file.js";`` and ``import a from "./file.js";`` at the beginning
 of a line, and ``export function``, ``export class``, ``export const``, ``export default`` or
 ``export { a as b }``.
-Comments have lines of their own. They, the indentation and the spaces around operators are left out, which
-makes the page smaller; no string contains an operator between spaces.
+Comments have lines of their own. They, the indentation, semicolons before a brace, and spaces around operators,
+after commas and inside braces are left out, which makes the page smaller. No string contains an operator
+between spaces, and no template of several lines such a space.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ _DEFAULT = re.compile(r"\bexport default ")
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
 _OPERATOR = re.compile(r" (=>|={1,3}|!==|&&|\|\||<=|>=|\?\?) ")
 _BLANK = re.compile(r"^\s+", re.MULTILINE)
+#: A text, which stays, or a space after a comma, inside braces, or before a parenthesis or a block.
+_SPACE = re.compile(
+    r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?<!html)`(?:[^`\\\n{}]|\$\{[^`{}\n]*\})*`)"""
+    r"|(?<=[,{])[ ]|[ ](?=})|(?<=\bif)[ ](?=\()|(?<=\))[ ](?={)"
+)
+
 
 #: A line break in a template before an element or a value, which htm leaves out; no statement begins so.
 _TEMPLATE_BREAK = re.compile(r"\n(?=<|\$\{)")
@@ -50,6 +57,7 @@ def bundle(read: Callable[[str], str], entry: str) -> str:
 
     add(entry)
     script = _OPERATOR.sub(r"\1", compact("\n".join(functions)))
+    script = _SPACE.sub(lambda found: found[1] or "", script).replace(";\n}", "}")
     if re.search(r"</script|<!--", script, re.IGNORECASE):
         raise ValueError("A module contains </script or <!--, which HTML does not allow in a script element.")
     return script

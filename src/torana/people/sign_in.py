@@ -91,10 +91,15 @@ class SignIns:
 
         The code stays open. Raises ``StoreUnavailable``.
         """
-        if _CODE.fullmatch(secret) is None:
-            return None
-        found = await self._database.run(partial(rows.find_code, digest=digest_of(secret), now=self._clock()))
+        found = await self._find(secret)
         return None if found is None else Principal(name=found.created_by, scopes=frozenset())
+
+    async def get(self, secret: str) -> SignInCode:
+        """Return an open code, which stays open. Raises ``Unauthorized``."""
+        found = await self._find(secret)
+        if found is None:
+            raise _unusable_code()
+        return found
 
     async def sign_in(self, secret: str, *, act: Act) -> Issued:
         """Use up a code, and return the token that it creates.
@@ -120,8 +125,17 @@ class SignIns:
         )
         issued = await self._database.run(work)
         if issued is None:
-            raise Unauthorized("The code is unknown, has expired, or was used; create a new one.")
+            raise _unusable_code()
         return Issued(token=issued, secret=token_secret)
+
+    async def _find(self, secret: str) -> SignInCode | None:
+        if _CODE.fullmatch(secret) is None:
+            return None
+        return await self._database.run(partial(rows.find_code, digest=digest_of(secret), now=self._clock()))
+
+
+def _unusable_code() -> Unauthorized:
+    return Unauthorized("The code is unknown, has expired, or was used; create a new one.")
 
 
 def _check_user(new: NewCode, creator: Principal) -> None:

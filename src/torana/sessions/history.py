@@ -31,6 +31,12 @@ PRIVATE_TOOLS = frozenset(
     }
 )
 
+
+def hides(tool: str, *, shared: bool) -> bool:
+    """Return whether the arguments and results of a tool are hidden: ``shared`` is true for several users."""
+    return shared and tool in PRIVATE_TOOLS
+
+
 _NOT_SHOWN = "[Hidden: this result belongs to one user, and the channel has several users now.]"
 
 _NO_ARGUMENTS = {"hidden": "These arguments belong to one user, and the channel has several users now."}

@@ -1,9 +1,11 @@
-"""The data of an approval event, and the words that answer an approval question."""
+"""The visible parts of an approval, the data of its event, and the words that answer its question."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from torana.sessions.history import hides
 from torana.store.rows.approvals import Approval
 
 #: Whole messages that mean yes or no; lower case, without a full stop.
@@ -17,6 +19,15 @@ def read_answer(content: str) -> bool | None:
     """Return True for a yes, False for a no, and None for any other message."""
     word = content.strip().rstrip(".!").casefold()
     return True if word in _YES else False if word in _NO else None
+
+
+def as_shown(approval: Approval, *, shared: bool) -> Approval:
+    """Return an approval as its readers may see it; ``shared`` is true in a session of several users.
+
+    Private arguments are shown while the approval is open, because a person decides by them.
+    """
+    hidden = approval.state != "open" and hides(approval.tool, shared=shared)
+    return replace(approval, hidden=hidden)
 
 
 def approval_event_data(approval: Approval) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torana.store.rows import turns as turn_rows
 from torana.store.rows.approval_questions import question_text
 from torana.store.rows.approvals import Approval, ApprovalVerdict
 from torana.store.rows.audit import Act, record
+from torana.turns.approval_replies import as_shown
 from torana.turns.journal import Persists
 
 #: Seconds between two checks of the clock and the row while an approval is open.
@@ -122,8 +123,8 @@ class Approvals:
         return _decision(approval)
 
     async def get(self, owner: str, approval_id: str) -> Approval:
-        """Return the owner's approval, decided or not. Raises ``NotFound``."""
-        return (await self._find(owner, approval_id)).at(self._clock())
+        """Return the owner's approval, decided or not, as it may be shown. Raises ``NotFound``."""
+        return await self._hide_private((await self._find(owner, approval_id)).at(self._clock()))
 
     async def decide_by_id(self, owner: str, approval_id: str, choice: Choice, act: Act) -> Approval:
         """Decide an approval and write an audit record. The same decision again changes nothing.
@@ -132,7 +133,9 @@ class Approvals:
         ``InvalidField`` for arguments that the tool does not accept, and ``NotWaiting`` if arguments cannot be
         checked yet because the call does not wait in this process.
         """
-        return await self._decide_on(await self._find(owner, approval_id), choice, act)
+        return await self._hide_private(
+            await self._decide_on(await self._find(owner, approval_id), choice, act)
+        )
 
     async def decide(self, owner: str, turn_id: str, call_id: str, choice: Choice, act: Act) -> Approval:
         """Decide the approval of a turn's call, as ``decide_by_id`` does.
@@ -146,7 +149,7 @@ class Approvals:
         if len(found) > 1:
             ids = ", ".join(one.id for one in found)
             raise ApprovalChanged(f"The turn has several calls {call_id!r}. Decide by approval id: {ids}.")
-        return await self._decide_on(found[0], choice, act)
+        return await self._hide_private(await self._decide_on(found[0], choice, act))
 
     def note_streamed(self, approval_id: str) -> None:
         """Note that an event stream has sent an approval; from then on a message can answer it."""
@@ -216,6 +219,10 @@ class Approvals:
         if found is None:
             raise NotFound(f"there is no approval {approval_id!r}")
         return found
+
+    async def _hide_private(self, approval: Approval) -> Approval:
+        shared = await self._database.run(partial(rows.is_in_shared_session, approval=approval))
+        return as_shown(approval, shared=shared)
 
     async def _decide_on(self, found: Approval, choice: Choice, act: Act) -> Approval:
         if choice.digest not in (None, found.digest):

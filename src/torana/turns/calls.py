@@ -16,9 +16,11 @@ from torana.agent.journal_hooks import result_text
 from torana.agent.text import arguments_of
 from torana.messages import Turn
 from torana.sessions import history
+from torana.store.rows.approval_questions import arguments_text
 from torana.store.rows.approvals import Approval, size_of
 from torana.store.rows.reports.calls import CallRecords
 from torana.store.rows.reports.timings import StepTime
+from torana.turns.approval_replies import as_shown
 from torana.turns.journal import call_of
 
 P = TypeVar("P", ToolCallPart, ToolReturnPart[Any])
@@ -44,10 +46,16 @@ class ToolCall:
     ended_at: datetime | None
 
     @property
+    def arguments_text(self) -> str | None:
+        """Return the arguments as JSON for people."""
+        return None if self.arguments is None else arguments_text(self.arguments)
+
+    @property
     def size(self) -> int:
         """Return the approximate number of characters of the texts."""
         asked = size_of(self.approval) if self.approval is not None else 0
-        return len(json.dumps(self.arguments)) + asked + len(self.result or "")
+        own = len(json.dumps(self.arguments)) + len(self.arguments_text or "")
+        return own + asked + len(self.result or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +72,14 @@ def calls_of(turn: Turn, records: CallRecords, now: datetime) -> list[ToolCall]:
     results |= {part.tool_call_id: _result(part) for part in _parts(messages, ToolReturnPart)}
     # A later attempt of a call replaces an earlier one.
     times = {step.call_id or "": step for step in records.times}
-    approvals = {one.call_id: one.at(now) for one in records.approvals}
+    approvals = {one.call_id: as_shown(one.at(now), shared=records.shared) for one in records.approvals}
 
     def read(call_id: str) -> ToolCall:
         part, result = called.get(call_id), results.get(call_id)
         time, approval = times.get(call_id), approvals.get(call_id)
         tool = part.tool_name if part else approval.tool if approval else (time and time.name) or ""
         arguments = arguments_of(part) if part else approval and approval.arguments
-        hidden = records.shared and tool in history.PRIVATE_TOOLS
+        hidden = history.hides(tool, shared=records.shared)
         return ToolCall(
             id=call_id,
             tool=tool,

@@ -125,6 +125,26 @@ def test_arguments_of_an_approval_can_be_edited(serve: Serve, visit: Visits, mod
     expect(visited.turn()).to_contain_text("6 * 8 = 48")
 
 
+def test_large_numbers_are_shown_and_sent_exactly(serve: Serve, visit: Visits, model: Models) -> None:
+    def reply(request: ChatRequest) -> Answer:
+        return " ".join(request.results) or [Call("pick_random", {"low": 2**53 + 1, "high": 2**53 + 1})]
+
+    asks = {"TORANA_PERMISSIONS": '[{"tool": "pick_random", "permission": "ask"}]'}
+    visited = visit(serve(model(reply), **asks).url, token=OPERATOR)
+    visited.send("pick one")
+    card = visited.turn().locator(".approval")
+    expect(card).to_contain_text('"low": 9007199254740993')
+    visited.open_view("approvals")
+    expect(visited.page.locator(".approval")).to_contain_text('"low": 9007199254740993')
+
+    visited.page.go_back()
+    card.get_by_role("button", name="Edit").click()
+    card.get_by_label("Arguments").fill('{"low": 9007199254740995, "high": 9007199254740995}')
+    card.get_by_role("button", name="Allow").click()
+    expect(card).to_contain_text("approved")
+    expect(card).to_contain_text('"low": 9007199254740995')
+
+
 def test_denied_call_does_not_run(serve: Serve, visit: Visits, model: Models) -> None:
     visited = visit(serve(model(calculates), **ASKS).url, token=OPERATOR)
     visited.send("what is 6 * 7?")

@@ -87,12 +87,18 @@ def test_gateway_without_a_token_has_no_sign_in(
     expect(page.get_by_role("button", name="Sign out")).to_have_count(0)
 
 
+def new_code(gateway: Gateway, **body: object) -> str:
+    with client(gateway) as operator:
+        made = operator.post("/v1/sign-in-codes", json=body).raise_for_status().json()
+    return str(made["code"])
+
+
 def test_one_time_code_signs_in_once(serve: Callable[..., Gateway], visit: Callable[..., Visit]) -> None:
     gateway = serve()
-    with client(gateway) as operator:
-        asked = operator.post("/v1/sign-in-codes", json={"scopes": ["message", "read"]})
-        code = asked.raise_for_status().json()["code"]
+    code = new_code(gateway, scopes=["message", "read"])
     page = visit(f"{gateway.url}#/sign-in?code={code}").page
+    expect(page.get_by_role("main")).to_contain_text("signs in as operator")
+    page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("textbox", name="Message")).to_be_visible()
     expect(page.get_by_role("link", name="Tokens")).to_have_count(0)
     assert code not in page.evaluate("() => location.href + JSON.stringify(history.state)")
@@ -100,6 +106,55 @@ def test_one_time_code_signs_in_once(serve: Callable[..., Gateway], visit: Calla
     again = visit(f"{gateway.url}#/sign-in?code={code}").page
     expect(again.get_by_role("status")).to_contain_text("cannot be used")
     expect(again.get_by_label("Token", exact=True)).to_be_visible()
+
+
+def test_link_of_another_person_signs_in_after_a_question_only(
+    serve: Callable[..., Gateway], visit: Callable[..., Visit]
+) -> None:
+    gateway = serve()
+    visited = visit(f"{gateway.url}#/sign-in?code={new_code(gateway, user='mallory')}")
+    page = visited.page
+    expect(page.get_by_role("main")).to_contain_text("This link signs in as mallory.")
+    assert [one.url for one in visited.requests if one.method == "POST"] == []
+    page.get_by_role("button", name="Cancel").click()
+
+    expect(page.get_by_label("Token", exact=True)).to_be_visible()
+    with client(gateway) as operator:
+        assert operator.get("/v1/tokens").json()["items"] == []
+
+
+def test_question_names_the_sign_in_that_the_link_replaces(
+    serve: Callable[..., Gateway], visit: Callable[..., Visit]
+) -> None:
+    gateway = serve()
+    visited = visit(gateway.url)
+    page, link = visited.page, f"{gateway.url}?#/sign-in?code="
+    page.get_by_label("Keep until this tab is closed").check()
+    visited.sign_in(new_token(gateway, "message", "read", user="ana"))
+
+    page.goto(link + new_code(gateway, user="mallory"))
+    expect(page.get_by_role("main")).to_contain_text("This ends your sign-in as ana.")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("ana · Torana")).to_be_visible()
+
+    page.goto(f"{gateway.url}?2#/sign-in?code={new_code(gateway, user='bob')}")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("bob · Torana")).to_be_visible()
+    assert page.evaluate("() => sessionStorage.length") == 0
+
+
+def test_used_code_is_refused_after_the_question(
+    serve: Callable[..., Gateway], visit: Callable[..., Visit]
+) -> None:
+    gateway = serve()
+    code = new_code(gateway)
+    page = visit(f"{gateway.url}#/sign-in?code={code}").page
+    expect(page.get_by_role("main")).to_contain_text("signs in as operator")
+    with client(gateway, code) as other:
+        other.post("/v1/sign-in").raise_for_status()
+    page.get_by_role("button", name="Sign in").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("cannot be used")
 
 
 def test_revoked_token_leads_to_the_sign_in(serve: Callable[..., Gateway], visit: Callable[..., Visit]) -> None:

@@ -116,7 +116,7 @@ async def test_event_stream_carries_approval_and_continues_after_decision(operat
     asked = json.loads(told.removeprefix("data: "))
     assert (asked["callId"], asked["tool"], asked["arguments"]) == ("c1", "calculate", {"expression": "1+1"})
     assert {name: listed[0][name] for name in asked} == asked
-    assert {"id", "digest", "expiresAt"} < set(asked)
+    assert {"id", "digest", "argumentsText", "expiresAt"} < set(asked)
     assert seen == [
         "turn.accepted",
         "message.delta",

@@ -100,6 +100,24 @@ async def test_code_is_exchanged_once_for_a_token(operator: httpx2.AsyncClient):
     ]
 
 
+@pytest.mark.parametrize("user", ["alice", None])
+async def test_account_of_a_code_is_known_before_it_is_used(operator: httpx2.AsyncClient, user: str | None):
+    made = (await operator.post("/v1/sign-in-codes", json={"scopes": ["message"], "user": user})).json()
+    for _ in range(2):
+        account = await operator.get("/v1/sign-in", headers=bearer(made["code"]))
+        assert (account.status_code, account.headers["cache-control"]) == (200, "no-store")
+        assert account.json() == {
+            "createdBy": "operator",
+            "user": user,
+            "scopes": ["message"],
+            "expiresAt": made["expiresAt"],
+        }
+
+    assert (await operator.post("/v1/sign-in", headers=bearer(made["code"]))).status_code == 201
+    assert (await operator.get("/v1/sign-in", headers=bearer(made["code"]))).status_code == 401
+    assert (await operator.get("/v1/sign-in")).status_code == 401
+
+
 async def test_one_of_two_browsers_signs_in_with_a_code(operator: httpx2.AsyncClient):
     code = await code_for(operator, {})
     attempts = [operator.post("/v1/sign-in", headers=bearer(code)) for _ in range(2)]
@@ -154,7 +172,8 @@ async def test_code_counts_as_a_message(start: Start):
 
 
 async def test_gateway_without_token_needs_no_sign_in(client: httpx2.AsyncClient):
-    for answer in (await client.post("/v1/sign-in-codes"), await client.post("/v1/sign-in")):
+    paths = [("POST", "/v1/sign-in-codes"), ("POST", "/v1/sign-in"), ("GET", "/v1/sign-in")]
+    for answer in [await client.request(method, path) for method, path in paths]:
         assert (answer.status_code, answer.json()["code"]) == (409, "sign_in_not_needed")
         assert "no sign-in is needed" in answer.json()["detail"]
 

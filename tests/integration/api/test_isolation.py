@@ -71,6 +71,7 @@ OPENED_BY: dict[tuple[str, str], set[Scope] | None] = {
     ("GET", "/v1/usage"): set(),
     ("GET", "/v1/me"): None,
     ("POST", "/v1/sign-in-codes"): None,
+    ("GET", "/v1/sign-in"): None,
     ("POST", "/v1/sign-in"): None,
     ("GET", "/v1/tokens"): set(),
     ("POST", "/v1/tokens"): set(),

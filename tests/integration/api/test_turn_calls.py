@@ -97,6 +97,27 @@ async def test_call_of_a_running_turn_has_its_approval_and_its_result(start: Sta
     assert await calls(client, turn_id) == [ended]
 
 
+async def test_arguments_are_exact_as_text(start: Start):
+    options = {"low": 2**53 + 1, "high": 2**53 + 1}
+    asks = '[{"tool": "pick_random", "permission": "ask"}]'
+    model = ScriptedModel([ToolCallPart("pick_random", options, tool_call_id="c1")], "Done.")
+    _, client = await start(model, permissions=asks)
+    turn_id = await send(client)
+
+    shown = '{\n "low": 9007199254740993,\n "high": 9007199254740993\n}'
+    approval = (await until(client, turn_id, "waiting"))["approvals"][0]
+    assert approval["argumentsText"] == shown
+    assert (await client.get("/v1/approvals")).json()["items"][0]["argumentsText"] == shown
+
+    changed = {"low": 2**60 + 1, "high": 2**60 + 1}
+    decision = {"decision": "approve", "digest": approval["digest"], "arguments": changed}
+    decided = (await client.post(f"/v1/approvals/{approval['id']}", json=decision)).json()
+    assert decided["argumentsText"] == shown.replace("9007199254740993", "1152921504606846977")
+    await until(client, turn_id, "completed")
+    (call,) = await calls(client, turn_id)
+    assert (call["argumentsText"], call["approval"]) == (shown, decided)
+
+
 async def test_denied_call_has_failed_and_its_approval_says_why(start: Start):
     _, client = await start(ScriptedModel([calculate()], "No."), permissions=ASKS)
     turn_id = await send(client)
@@ -147,7 +168,7 @@ async def test_private_data_is_hidden_once_a_second_user_has_joined(start: Start
 
     await client.post("/message", json=anas | {"userId": "ben"})
     (shared,) = await calls(client, turn_id)
-    assert shared == alone | {"arguments": None, "result": None, "hidden": True}
+    assert shared == alone | {"arguments": None, "argumentsText": None, "result": None, "hidden": True}
 
 
 async def test_calls_are_readable_by_the_user_of_the_turn_and_the_operator(start: Start):
@@ -164,3 +185,29 @@ async def test_calls_are_readable_by_the_user_of_the_turn_and_the_operator(start
     answers = [await client.get(path, headers=headers) for headers in (ana, operator, ben)]
     assert [answer.status_code for answer in answers] == [200, 200, 404]
     assert answers[0].json() == answers[1].json()
+
+
+async def test_arguments_of_an_approval_are_hidden_like_those_of_its_call(start: Start):
+    remember = ToolCallPart("remember", {"text": "My cat is grey."}, tool_call_id="c1")
+    asks = '[{"tool": "remember", "permission": "ask"}]'
+    _, client = await start(ScriptedModel("Hello.", [remember], "Noted."), permissions=asks)
+    anas = {"content": "hi", "channelId": "room", "userId": "ana"}
+    await client.post("/message", json=anas | {"userId": "ben"})
+    turn_id = (await client.post("/message", json=anas, headers={"Prefer": "respond-async"})).json()["id"]
+
+    approval = (await until(client, turn_id, "waiting"))["approvals"][0]
+    path = f"/v1/approvals/{approval['id']}"
+    assert approval["arguments"] == {"text": "My cat is grey."}  # the approver decides by them
+    assert (await client.get(path)).json() == approval
+
+    body = {"decision": "approve", "digest": approval["digest"], "arguments": {"text": "My cat is red."}}
+    decided = (await client.post(path, json=body)).json()
+    await until(client, turn_id, "completed")
+    names = ("digest", "arguments", "argumentsText", "edited", "hidden")
+    assert [decided[name] for name in names] == [None, None, None, None, True]
+    assert (await client.get(path)).json() == decided
+    (call,) = await calls(client, turn_id)
+    assert (call["arguments"], call["approval"]) == (None, decided)
+    events = (await client.get(f"/v1/turns/{turn_id}/events")).text
+    assert "approval.required" in events
+    assert "cat is" not in events

@@ -77,8 +77,9 @@ async def test_created_token_gives_its_principal_on_guarded_and_open_gateway(ask
 
 async def test_code_signs_in_only_at_its_path(ask: Ask):
     code = [("Authorization", f"Bearer {CODE}")]
-    assert (await ask(guarded(), "POST", "/v1/sign-in", code)).body == b"operator"
-    for method, path in [("GET", "/v1/sign-in"), ("GET", "/skills"), ("POST", "/v1/sign-in-codes")]:
+    for method in ("GET", "POST"):
+        assert (await ask(guarded(), method, "/v1/sign-in", code)).body == b"operator"
+    for method, path in [("DELETE", "/v1/sign-in"), ("GET", "/skills"), ("POST", "/v1/sign-in-codes")]:
         with pytest.raises(Unauthorized):
             await ask(guarded(), method, path, code)
 

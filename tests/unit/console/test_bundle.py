@@ -52,6 +52,11 @@ def test_text_that_ends_the_script_element_is_refused(text: str) -> None:
         bundle({"a.js": f"console.log({text});"}.__getitem__, "a.js")
 
 
+def test_spaces_are_left_out_except_in_strings() -> None:
+    text = """if (a) { b({ c, d }, ", { e }", ', { f }');\n}"""
+    assert """if(a){b({c,d},", { e }",', { f }')}""" in bundle({"a.js": text}.__getitem__, "a.js")
+
+
 def test_comments_and_indentation_are_left_out() -> None:
     text = '/** A\n * comment. */\na {\n  b: "//x";\n}\n\n// c\nd  // e\n'
     assert compact(text) == 'a {\nb: "//x";\n}\nd  // e\n'

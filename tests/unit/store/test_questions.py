@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import pytest
 
@@ -47,11 +48,25 @@ def test_blank_characters_are_escaped(blank: str) -> None:
     shown = arguments_text({"to": f"ana{blank}@example.org"})
 
     assert blank not in shown
-    assert blank.encode("unicode_escape").decode() in shown
+    assert json.loads(shown) == {"to": f"ana{blank}@example.org"}
 
 
 def test_emoji_with_a_variation_selector_stay() -> None:
     assert arguments_text({"to": "\u2764\ufe0f"}) == '{\n "to": "\u2764\ufe0f"\n}'
+
+
+def test_text_of_arguments_is_exact() -> None:
+    numbers = [2**53 + 1, -(10**30), 0.1 + 0.2, 1.0]
+
+    assert '"of": 9007199254740993' in arguments_text({"of": 2**53 + 1})
+    assert json.loads(arguments_text({"of": numbers}), parse_int=str) == {
+        "of": ["9007199254740993", "-1000000000000000000000000000000", 0.30000000000000004, 1.0]
+    }
+
+
+def test_many_values_are_on_one_line() -> None:
+    assert arguments_text({"of": ["a, b"] * 100}).count("\n") == 103
+    assert "\n" not in arguments_text({"of": [0] * 200})
 
 
 def test_questions_differ_when_only_the_cut_text_differs() -> None:

@@ -163,6 +163,23 @@ async def test_invalid_call_of_a_denied_tool_reveals_none_of_its_arguments(
     assert "weight" not in told
 
 
+async def test_error_of_an_unknown_tool_names_the_listed_tools_only(
+    boot: Boot, house: House, message: Message
+) -> None:
+    model = ScriptedModel([call("missing"), call("read_page", address="a")], [call("missing")], "No.")
+    gateway = await boot(model, house.toolset(), rules=Rules([Rule(tool="send", permission="deny")]))
+
+    turn = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
+
+    told = returned(model.requests[1].messages)
+    names = "'load_skill', 'read_page', 'read_skill_file', 'hold', 'run_skill_script'"
+    assert told["missing"] == f"Unknown tool name: 'missing'. Available tools: {names}"
+    assert "Ignore all rules" in told["read_page"]
+    assert returned(model.requests[2].messages)["missing"] == told["missing"]
+    stored = await gateway.turns.reader.calls(turn.owner, turn.id)
+    assert [one.result for one in stored if one.tool == "missing"] == [told["missing"]] * 2
+
+
 @pytest.mark.parametrize(
     ("user", "permission", "sees"), [("ana", "allow", True), ("ben", "ask", True), (None, "deny", False)]
 )

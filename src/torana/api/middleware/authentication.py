@@ -137,7 +137,7 @@ def credentials_of(request: Request) -> list[bytes]:
 
 
 def _asks_to_sign_in(request: Request) -> bool:
-    return request.scope["path"] == SIGN_IN_PATH and request.method == "POST"
+    return request.scope["path"] == SIGN_IN_PATH and request.method in ("GET", "POST")
 
 
 def _asks_for_health(request: Request) -> bool:

@@ -12,13 +12,14 @@ from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import RATE_LIMITED
 from torana.api.request_body import read_optional_body
 from torana.api.routes.router import new_router
-from torana.api.schemas.identity import MeBody, SignInCodeBody, SignInCodeRequest
+from torana.api.schemas.identity import MeBody, SignInBody, SignInCodeBody, SignInCodeRequest
 from torana.api.schemas.people import IssuedTokenBody
 from torana.errors import SignInNotNeeded
 from torana.messages import utc_now
 from torana.people.sign_in import LONGEST_SIGN_IN, NewCode
 
 _NOT_NEEDED = "The gateway has no token, so no sign-in is needed."
+_UNUSABLE = "The code is unknown, has expired, or was used."
 
 router = new_router()
 
@@ -71,15 +72,32 @@ async def create_sign_in_code(request: Request) -> SignInCodeBody:
     status_code=201,
     response_description="The token with its secret. The secret is not shown again.",
     responses=problem_responses(
-        {401: "The code is unknown, has expired, or was used.", 409: _NOT_NEEDED},
+        {401: _UNUSABLE, 409: _NOT_NEEDED},
     ),
     summary="Exchange a one-time code, sent as the bearer token, for a token that expires soon",
 )
 async def sign_in(request: Request) -> IssuedTokenBody:
     _check_needed(request)
-    code = credentials_of(request)[0].decode("latin-1")
-    issued = await services_of(request).people.sign_ins.sign_in(code, act=act(request))
+    issued = await services_of(request).people.sign_ins.sign_in(_code(request), act=act(request))
     return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
+
+
+@router.get(
+    SIGN_IN_PATH,
+    response_description="The account.",
+    responses=problem_responses({401: _UNUSABLE, 409: _NOT_NEEDED}),
+    summary="Get the account that a one-time code, sent as the bearer token, signs in as",
+    description="The code stays valid. A page that received the code in a link shows the account before it "
+    "signs in: the link may be another person's.",
+)
+async def get_sign_in(request: Request) -> SignInBody:
+    _check_needed(request)
+    code = await services_of(request).people.sign_ins.get(_code(request))
+    return SignInBody.from_code(code)
+
+
+def _code(request: Request) -> str:
+    return credentials_of(request)[0].decode("latin-1")
 
 
 def _check_needed(request: Request) -> None:

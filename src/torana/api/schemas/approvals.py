@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator, ValidationInfo, computed_field, field_validator
+from pydantic import Field, PlainValidator, ValidationInfo, computed_field, field_validator, model_validator
 
 from torana.agent.overview import ToolOverview
 from torana.api.schemas.base import CLEAN, Page, RequestBody, Time, Wire
@@ -29,18 +29,34 @@ class ApprovalBody(Wire):
 
     id: str
     digest: Annotated[
-        str,
+        str | None,
         Field(
             description="The digest of the tool and its `arguments`: `sha256:` and the SHA-256, in hexadecimal "
             "digits, of the JSON object of `arguments` and `tool` with sorted names, without spaces, and with "
-            "all non-ASCII characters escaped.",
+            "all non-ASCII characters escaped. Null if `hidden`.",
             pattern="^sha256:[0-9a-f]{64}$",
         ),
     ]
     turn_id: str
     call_id: Annotated[str, Field(description="The id of the tool call, unique within the turn.")]
     tool: str
-    arguments: Annotated[dict[str, Any], Field(description="The arguments that the model chose.")]
+    arguments: Annotated[
+        dict[str, Any] | None, Field(description="The arguments that the model chose; null if `hidden`.")
+    ]
+    hidden: Annotated[
+        bool,
+        Field(
+            description="True if the approval is decided, and its arguments are private data of one user in a "
+            "channel with several users."
+        ),
+    ] = False
+    arguments_text: Annotated[
+        str | None,
+        Field(
+            description="`edited`, or else `arguments`, as JSON text for people, who decide by it: with exact "
+            "numbers, which JavaScript would round, and with invisible characters escaped."
+        ),
+    ]
     state: Annotated[
         ApprovalState, Field(description="`withdrawn` means that the turn ended before a decision.")
     ]
@@ -58,6 +74,12 @@ class ApprovalBody(Wire):
             "if the approval expired."
         ),
     ]
+
+    @model_validator(mode="after")
+    def _hide(self) -> Self:
+        if self.hidden:
+            self.digest = self.arguments = self.arguments_text = self.edited = None
+        return self
 
 
 class AskedApprovalBody(ApprovalBody):

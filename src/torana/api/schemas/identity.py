@@ -10,7 +10,7 @@ from torana.api.schemas.base import Id, RequestBody, Time, Wire
 from torana.api.schemas.people import whole_number
 from torana.messages import Principal, Scope
 from torana.people.sign_in import LONGEST_SIGN_IN, IssuedCode
-from torana.store.rows.tokens import Token
+from torana.store.rows.tokens import SignInCode, Token
 
 _LONGEST = int(LONGEST_SIGN_IN.total_seconds())
 
@@ -90,4 +90,22 @@ class SignInCodeBody(Wire):
             user=code.user,
             scopes=sorted(code.scopes),
             expires_at=code.expires_at,
+        )
+
+
+class SignInBody(Wire):
+    """The account that a one-time code signs in as."""
+
+    created_by: Annotated[
+        str, Field(description="The principal that created the code, as in the audit record.")
+    ]
+    user: Annotated[str | None, Field(description="The user that the sign-in is bound to.")]
+    scopes: list[Scope]
+    expires_at: Annotated[Time, Field(description="The time until which the code is valid.")]
+
+    @classmethod
+    def from_code(cls, code: SignInCode) -> Self:
+        """Return the body of an open code."""
+        return cls(
+            created_by=code.created_by, user=code.user, scopes=sorted(code.scopes), expires_at=code.expires_at
         )

@@ -190,6 +190,10 @@ class CallBody(Wire):
         dict[str, Any] | None,
         Field(description="The arguments that the model chose; null if they are unknown or hidden."),
     ]
+    arguments_text: Annotated[
+        str | None,
+        Field(description="`arguments` as JSON text for people: exact, with invisible characters escaped."),
+    ]
     result: Annotated[
         str | None,
         Field(description=f"The result or the failure as text, of about {RESULT_LIMIT:,} characters at most."),

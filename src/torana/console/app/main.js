@@ -9,7 +9,7 @@ import { Store, useStore } from "./base/store.js";
 import { ProblemNote, Spinner } from "./parts/controls.js";
 import { applyScheme } from "./parts/preferences.js";
 import { Shell } from "./shell.js";
-import { SignIn } from "./sign_in.js";
+import { SignIn, SignInQuestion } from "./sign_in.js";
 
 const STORED = "torana.token";
 const STORED_USER = "torana.user";
@@ -19,17 +19,21 @@ function App() {
   const [state, setState] = useState({ step: "starting" });
   useEffect(() => { start().then(setState); }, []);
 
-  /** Return the first state: by a one-time code, a stored token, or no token at all. */
+  /** Return the first state: with a one-time code a question, since the link may be another person's. */
   async function start() {
     const code = takeCode();
-    if (code) {
-      try {
-        const { token } = await new Client({ token: code }).post("v1/sign-in");
-        return await enter(token);
-      } catch (problem) {
-        return { step: "signed-out", notice: t("signin.code_failed", { detail: problemText(problem) }) };
-      }
+    const before = await resume();
+    if (!code || before.hasToken === false) return before;
+    const client = new Client({ token: code });
+    try {
+      return { step: "asking", client, link: await client.get("v1/sign-in"), before };
+    } catch (problem) {
+      return before.me ? before : { step: "signed-out", notice: codeFailed(problem) };
     }
+  }
+
+  /** Return the state of a stored token, or of no token at all. */
+  async function resume() {
     const stored = session.get(STORED);
     try {
       return await enter(stored);
@@ -65,6 +69,17 @@ function App() {
     setState(entered);
   }
 
+  /** Use the one-time code, in place of the sign-in before. */
+  async function signInByCode() {
+    const { token } = await state.client.post("v1/sign-in").catch((problem) => {
+      throw { message: codeFailed(problem) };
+    });
+    const entered = await enter(token);
+    state.before.live?.close();
+    session.remove(STORED);
+    setState(entered);
+  }
+
   function signOut() {
     state.live.close();
     session.remove(STORED);
@@ -73,8 +88,13 @@ function App() {
 
   if (state.step === "starting") return html`<${Spinner} />`;
   if (state.step === "failed") return html`<main class="sign-in"><h1 class="brand">Torana</h1><${ProblemNote} problem=${state.problem} retry=${() => start().then(setState)} /></main>`;
+  if (state.step === "asking") return html`<${SignInQuestion} link=${state.link} me=${state.before.me} onSignIn=${signInByCode} onCancel=${() => setState(state.before)} />`;
   if (state.step === "signed-out") return html`<${SignIn} notice=${state.notice} onSignIn=${signIn} />`;
   return html`<${SignedIn.Provider} value=${state}><${Shell} onSignOut=${state.hasToken ? signOut : null} /><//>`;
+}
+
+function codeFailed(problem) {
+  return t("signin.code_failed", { detail: problemText(problem) });
 }
 
 /** Take the one-time code out of the address, so that it stays in no history. */

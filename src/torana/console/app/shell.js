@@ -1,6 +1,6 @@
 import { config } from "./base/page_data.js";
 import { html, useEffect, useState } from "./base/view.js";
-import { useSignedIn } from "./base/context.js";
+import { accountOf, useSignedIn } from "./base/context.js";
 import { t } from "./base/i18n.js";
 import { go, href, route } from "./base/router.js";
 import { useStore } from "./base/store.js";
@@ -57,7 +57,7 @@ export function Shell({ onSignOut }) {
         <a class="link" href="docs" target="_blank" rel="noopener">${t("label.api")}</a>
         ${onSignOut && html`<button type="button" class="link" onClick=${onSignOut}>${t("signin.out")}</button>`}
         ${mayName && html`<button type="button" class="link" onClick=${() => setDialog("user")}>${t("user.as", { user: writer })}</button>`}
-        <span class="hint">${me.userId ?? me.label ?? me.name} · Torana ${config.version}</span>
+        <span class="hint">${accountOf(me)} · Torana ${config.version}</span>
       </footer>
     </aside>
     ${isMenuOpen && html`<div class="backdrop" onClick=${close}></div>`}

@@ -1,5 +1,6 @@
 import { html, useState } from "./base/view.js";
 import { t } from "./base/i18n.js";
+import { accountOf } from "./base/context.js";
 import { Field, Form } from "./parts/controls.js";
 import { LanguageChoice } from "./parts/preferences.js";
 
@@ -18,6 +19,17 @@ export function SignIn({ notice, onSignIn }) {
       <label class="check"><input type="checkbox" name="keep" /> ${t("signin.keep")}</label>
     <//>
     <p class="hint">${t("signin.hint")} <code>torana console</code></p>
+    <${LanguageChoice} />
+  </main>`;
+}
+
+/** The question before a link signs in; `me` is the account that is signed in, if there is one. */
+export function SignInQuestion({ link, me, onSignIn, onCancel }) {
+  return html`<main class="sign-in">
+    <h1 class="brand">Torana</h1>
+    <p>${t("signin.question", { account: link.user ?? link.createdBy })}</p>
+    ${me && html`<p class="note">${t("signin.replaces", { account: accountOf(me) })}</p>`}
+    <${Form} submitLabel=${t("signin.submit")} onSubmit=${onSignIn} onCancel=${onCancel} />
     <${LanguageChoice} />
   </main>`;
 }

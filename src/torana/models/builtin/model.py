@@ -38,6 +38,11 @@ from torana.models.builtin.languages import FixedReply
 
 #: Maximum number of pieces of a streamed answer; a longer answer has more words in each piece.
 PIECES_LIMIT = 200
+#: Maximum number of choosers that are kept.
+CHOOSERS_LIMIT = 8
+
+#: The skills and the tools that a chooser chooses from.
+_Known = tuple[tuple[Card, ...], tuple[ToolDefinition, ...]]
 
 _NAME = "builtin"
 _SYSTEM = "torana"
@@ -58,8 +63,8 @@ class BuiltinModel(Model):
         self._settings = None
         self._profile = ModelProfile(context_window=None)
         self._cards = cards
-        self._known: tuple[Sequence[Card], Sequence[ToolDefinition]] = ((), ())
-        self._chooser = Chooser(cards=(), tools={})
+        #: The choosers of the last lists of skills and tools, the newest last: users may have different tools.
+        self._choosers: list[tuple[_Known, Chooser]] = []
 
     @property
     def model_name(self) -> str:
@@ -127,11 +132,18 @@ class BuiltinModel(Model):
                 return TextPart(answers.unmatched_answer(text, chooser.examples))
 
     def _current_chooser(self, cards: tuple[Card, ...], tools: tuple[ToolDefinition, ...]) -> Chooser:
-        if (cards, tools) != self._known:
-            self._chooser.close()
-            self._chooser = Chooser(cards=cards, tools={tool.name: tool for tool in tools})
-            self._known = (cards, tools)
-        return self._chooser
+        """Return the chooser of these lists. Building one takes longer than an answer."""
+        known = (cards, tools)
+        found = next((one for one in reversed(self._choosers) if one[0] == known), None)
+        if found is None:
+            found = (known, Chooser(cards=cards, tools={tool.name: tool for tool in tools}))
+        else:
+            self._choosers.remove(found)
+        self._choosers.append(found)
+        if len(self._choosers) > CHOOSERS_LIMIT:
+            _, oldest = self._choosers.pop(0)
+            oldest.close()
+        return found[1]
 
 
 def _prompt(message: ModelMessage) -> str:

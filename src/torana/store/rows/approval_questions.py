@@ -8,10 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torana.characters import escape_unprintable
+from torana.characters import escape_unprintable, escape_unprintable_json
+from torana.json_bounds import has_more_values
 
 #: Maximum characters of a call's arguments in a chat.
 _SHOWN = 1_500
+#: Maximum number of values of which each has its own line.
+_LINES = 200
 
 
 def call_digest(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -44,8 +47,13 @@ def question_text(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """Return the arguments as JSON, one per line, with invisible characters escaped."""
-    return visible(_json(arguments))
+    """Return the arguments as JSON for people: exact, and with invisible characters escaped.
+
+    Each value has its own line, unless there are so many that this would take long.
+    """
+    line = json.dumps(arguments, ensure_ascii=False)
+    is_long = has_more_values(line.encode(errors="replace"), _LINES)
+    return escape_unprintable_json(line if is_long else _json(arguments))
 
 
 def before_question(tool: str, parts: Sequence[str]) -> list[str]:

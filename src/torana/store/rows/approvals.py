@@ -24,8 +24,8 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import Inbound
 from torana.paging import read_until_full
-from torana.store.engine.tables import approvals, deliveries, owned_by, turns
-from torana.store.rows.approval_questions import before_question, call_digest, question_text
+from torana.store.engine.tables import approvals, deliveries, owned_by, sessions, turns
+from torana.store.rows.approval_questions import arguments_text, before_question, call_digest, question_text
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
 
@@ -57,11 +57,18 @@ class Approval:
     decided_at: datetime | None = None
     replied_at: datetime | None = None
     decided_in: str | None = None
+    #: True if its readers may not see the arguments; ``turns.approval_replies`` has the rule. Not stored.
+    hidden: bool = False
 
     @property
     def digest(self) -> str:
         """Return the digest of the call (``call_digest``)."""
         return call_digest(self.tool, self.arguments)
+
+    @property
+    def arguments_text(self) -> str:
+        """Return the arguments with which the call runs if it is approved, as JSON for people."""
+        return arguments_text(self.arguments if self.edited is None else self.edited)
 
     def at(self, now: datetime) -> Approval:
         """Return the approval as of this time: an open one that has expired counts as expired."""
@@ -181,6 +188,11 @@ def get(connection: Connection, owner: str, approval_id: str) -> Approval | None
     query = sa.select(approvals).where(owned_by(approvals, owner), approvals.c.id == approval_id)
     row = connection.execute(query).mappings().first()
     return None if row is None else _approval(row)
+
+
+def is_in_shared_session(connection: Connection, approval: Approval) -> bool:
+    """Return whether several users have sent messages in the session of an approval."""
+    return bool(connection.execute(_SHARED, {"of_turn": approval.turn_id}).scalar())
 
 
 def of_call(connection: Connection, owner: str, turn_id: str, call_id: str) -> list[Approval]:
@@ -319,8 +331,8 @@ def list_open(
 
 
 def size_of(approval: Approval) -> int:
-    """Return the number of characters of the arguments."""
-    return len(json.dumps(approval.arguments))
+    """Return the approximate number of characters of an approval in a response."""
+    return len(json.dumps([approval.arguments, approval.edited])) + len(approval.arguments_text)
 
 
 def _open_at(now: datetime) -> sa.Select[Any]:
@@ -425,6 +437,11 @@ _ONE = (
     & (approvals.c.call_id == sa.bindparam("call"))
 )
 _GET = sa.select(approvals).where(_ONE)
+_SHARED = (
+    sa.select(sessions.c.shared)
+    .join(turns, turns.c.session_id == sessions.c.id)
+    .where(turns.c.id == sa.bindparam("of_turn"))
+)
 _INSERT = sa.insert(approvals)
 _UPDATE = sa.update(approvals).where(_ONE)
 _TOLD = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin import BuiltinModel
 from torana.models.builtin.cards import Card
-from torana.models.builtin.model import PIECES_LIMIT
+from torana.models.builtin.choice import Chooser
+from torana.models.builtin.model import CHOOSERS_LIMIT, PIECES_LIMIT
 from torana.models.builtin.readers import READERS
 
 
@@ -208,6 +210,43 @@ def ask(model: BuiltinModel, text: str, tools: Sequence[str]) -> ModelResponse:
     except StopIteration as done:
         return done.value
     raise AssertionError("the model waited for something")
+
+
+def test_users_with_different_tools_share_the_model_without_building_it_anew(
+    monkeypatch: pytest.MonkeyPatch, cards: tuple[Card, ...]
+) -> None:
+    built: list[Chooser] = []
+
+    class CountedChooser(Chooser):
+        def __init__(self, **parts: Any) -> None:
+            super().__init__(**parts)
+            built.append(self)
+
+    monkeypatch.setattr("torana.models.builtin.model.Chooser", CountedChooser)
+    model = BuiltinModel(cards=lambda: cards)
+    for _ in range(3):
+        for tools in (["calculate"], ["calculate", "forget"]):
+            ask(model, "6 * 7", tools)
+    assert len(built) == 2
+
+
+def test_oldest_choosers_are_closed(monkeypatch: pytest.MonkeyPatch, cards: tuple[Card, ...]) -> None:
+    closed: list[int] = []
+
+    class ClosedChooser(Chooser):
+        def __init__(self, *, tools: Mapping[str, ToolDefinition], **parts: Any) -> None:
+            super().__init__(tools=tools, **parts)
+            self._number = len(tools)
+
+        def close(self) -> None:
+            super().close()
+            closed.append(self._number)
+
+    monkeypatch.setattr("torana.models.builtin.model.Chooser", ClosedChooser)
+    model = BuiltinModel(cards=lambda: cards)
+    for count in [*range(CHOOSERS_LIMIT), 0, CHOOSERS_LIMIT, CHOOSERS_LIMIT + 1]:
+        ask(model, "which skill?", sorted(READERS)[:count])
+    assert closed == [1, 2]
 
 
 VOCABULARY = (

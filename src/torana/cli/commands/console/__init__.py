@@ -1,4 +1,4 @@
-"""``torana console``: open the gateway's page in the browser, already signed in."""
+"""``torana console``: open the gateway's page in the browser with a code that signs in."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def console(
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Open the page of the running gateway in the browser, signed in by a code.
+    """Open the page of the running gateway in the browser with a code that signs in.
 
-    The code is valid once, for 60 seconds. The sign-in lasts at most 12 hours.
+    The page asks before it uses the code, which is valid once, for 60 seconds. The sign-in lasts at most 12
+    hours.
     """
     from torana.cli.chat.gateways import remote_gateway
     from torana.cli.commands.console.browser import open_browser

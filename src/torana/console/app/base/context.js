@@ -12,6 +12,11 @@ export function useSignedIn() {
   return useContext(SignedIn);
 }
 
+/** Return the name of the account of a token. */
+export function accountOf(me) {
+  return me.userId ?? me.label ?? me.name;
+}
+
 /** Whether a token may list what belongs to no user: a token without a user needs the scope `read` for it. */
 export function canList(me) {
   return me.scopes.includes("read") || (me.userId !== null && me.scopes.includes("message"));

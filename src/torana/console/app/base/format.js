@@ -59,9 +59,3 @@ export function dayGroup(text, t) {
   if (days < 7) return t("date.week");
   return new Intl.DateTimeFormat(language.value, { month: "long", year: "numeric" }).format(at);
 }
-
-/** Return a value as JSON for people, who decide by it: with every invisible character escaped. */
-export function shownJson(value) {
-  const escape = (text) => text.replace(/[^]/g, (unit) => `\\u${unit.charCodeAt().toString(16).padStart(4, "0")}`);
-  return JSON.stringify(value, null, 2).replace(/(?![ \n])[\p{C}\p{Z}\p{DI}\u2800]/gu, escape);
-}

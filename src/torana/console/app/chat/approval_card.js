@@ -1,6 +1,7 @@
 import { html, useState } from "../base/view.js";
+import { segment } from "../base/api.js";
 import { t } from "../base/i18n.js";
-import { fullTime, shownJson, time } from "../base/format.js";
+import { fullTime, time } from "../base/format.js";
 import { Action, ProblemNote, State } from "../parts/controls.js";
 
 /** A tool call that waits for a yes or a no, with its exact arguments; afterwards, the decision. */
@@ -10,16 +11,13 @@ export function ApprovalCard({ approval, decide, mayDecide }) {
   const isOpen = approval.state === "open";
 
   async function approve() {
-    if (edited === null) return decide(approval, { decision: "approve" });
-    let argumentsText;
     try {
-      argumentsText = JSON.parse(edited);
+      if (edited !== null) JSON.parse(edited);
     } catch (error) {
-      setProblem({ code: "", message: t("approval.invalid_json", { detail: error.message }) });
-      return undefined;
+      return setProblem({ message: t("approval.invalid_json", { detail: error.message }) });
     }
     setProblem(null);
-    return decide(approval, { decision: "approve", arguments: argumentsText });
+    return decide(approval, "approve", edited);
   }
 
   return html`<section class="approval ${isOpen ? "is-open" : ""}" aria-label=${t("approval.title", { tool: approval.tool })}>
@@ -27,18 +25,24 @@ export function ApprovalCard({ approval, decide, mayDecide }) {
       <strong>${t("approval.title", { tool: approval.tool })}</strong>
       <${State} value=${approval.state} />
     </header>
-    ${edited === null
-      ? html`<pre class="arguments" tabindex="0">${shownJson(approval.edited ?? approval.arguments)}</pre>`
+    ${edited === null || !isOpen
+      ? html`<pre class="arguments" tabindex="0">${approval.argumentsText}</pre>`
       : html`<textarea class="arguments" aria-label=${t("approval.arguments")} rows="8" value=${edited} onInput=${(event) => setEdited(event.target.value)}></textarea>`}
     ${problem && html`<${ProblemNote} problem=${problem} />`}
     ${isOpen && mayDecide && html`<div class="approval-buttons">
       <${Action} label=${t("approval.allow")} kind="primary" act=${approve} />
-      <${Action} label=${t("approval.deny")} act=${() => decide(approval, { decision: "deny" })} />
-      <button type="button" class="button plain" onClick=${() => setEdited(edited === null ? shownJson(approval.arguments) : null)}>
+      <${Action} label=${t("approval.deny")} act=${() => decide(approval, "deny", null)} />
+      <button type="button" class="button plain" onClick=${() => setEdited(edited === null ? approval.argumentsText : null)}>
         ${edited === null ? t("approval.edit") : t("approval.keep")}</button>
       <span class="hint" title=${fullTime(approval.expiresAt)}>${t("approval.expires", { time: time(approval.expiresAt) })}</span>
     </div>`}
     ${!isOpen && approval.decidedBy && approval.decidedBy !== "time" && html`<p class="hint">${t("approval.decided", { time: time(approval.decidedAt), by: approval.decidedBy })}</p>`}
     ${approval.reason && html`<p class="hint">${approval.reason}</p>`}
   </section>`;
+}
+
+/** Send a decision. The arguments stay text, because JavaScript rounds large numbers. */
+export function postDecision(client, { id, digest }, decision, argumentsText) {
+  const body = JSON.stringify({ digest, decision }).slice(0, -1) + (argumentsText ? `,"arguments":${argumentsText}}` : "}");
+  return client.upload(`v1/approvals/${segment(id)}`, new Blob([body], { type: "application/json" }));
 }

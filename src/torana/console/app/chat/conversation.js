@@ -9,6 +9,7 @@ import { segment } from "../base/api.js";
 import { randomId } from "../base/ids.js";
 import { pause } from "../base/live.js";
 import { Store } from "../base/store.js";
+import { postDecision } from "./approval_card.js";
 
 /** Turns of one request, and the largest number of turns that the page holds. */
 const PAGE = 30;
@@ -136,9 +137,9 @@ export class Conversation {
   }
 
   /** Decide an approval. A decision of another browser is shown instead of an error. */
-  async decide(approval, decision) {
+  async decide(approval, ...decision) {
     try {
-      this.#setApproval(await this.#client.post(`v1/approvals/${segment(approval.id)}`, { digest: approval.digest, ...decision }));
+      this.#setApproval(await postDecision(this.#client, approval, ...decision));
     } catch (problem) {
       if (problem.status !== 409) throw problem;
       this.#setApproval(await this.#client.get(`v1/approvals/${segment(approval.id)}`));

@@ -3,7 +3,7 @@ import { segment } from "../base/api.js";
 import { useSignedIn } from "../base/context.js";
 import { language, plural, t } from "../base/i18n.js";
 import { useStore } from "../base/store.js";
-import { bytes, fullTime, money, shownJson, time } from "../base/format.js";
+import { bytes, fullTime, money, time } from "../base/format.js";
 import { Action, ProblemNote, State } from "../parts/controls.js";
 import { copyText } from "../parts/copy.js";
 import { Markdown } from "../parts/markdown.js";
@@ -28,7 +28,7 @@ function TurnView({ turn, conversation, onFork, onEdit, isMarked }) {
       <${ToolCalls} turn=${turn} />
       ${turn.reply && !turn.mergedInto && html`<${Markdown} text=${turn.reply} isComplete=${!isOpen(turn)} />`}
       ${turn.approvals.map((approval) => html`<${ApprovalCard} key=${approval.id} approval=${approval} mayDecide=${can("message")}
-        decide=${(one, decision) => conversation.decide(one, decision)} />`)}
+        decide=${(...decision) => conversation.decide(...decision)} />`)}
       <${Standing} turn=${turn} conversation=${conversation} />
     </div>
     ${!isOpen(turn) && html`<footer class="turn-footer">
@@ -87,7 +87,7 @@ export function ToolCall({ call }) {
   const state = call.state ?? (call.ok === null ? "running" : call.ok ? "completed" : "failed");
   return html`<div class="tool-call">
     <p><code>${call.tool}</code> <${State} value=${state} /></p>
-    ${call.arguments && Object.keys(call.arguments).length > 0 && html`<pre tabindex="0">${shownJson(call.arguments)}</pre>`}
+    ${call.argumentsText && call.argumentsText !== "{}" && html`<pre tabindex="0">${call.argumentsText}</pre>`}
     ${call.result && html`<pre tabindex="0">${call.result}</pre>`}
     ${call.hidden && html`<p class="hint">${t("tool.hidden")}</p>`}
   </div>`;

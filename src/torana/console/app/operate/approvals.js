@@ -1,8 +1,7 @@
 import { html } from "../base/view.js";
-import { segment } from "../base/api.js";
 import { useLive, useSignedIn } from "../base/context.js";
 import { t } from "../base/i18n.js";
-import { ApprovalCard } from "../chat/approval_card.js";
+import { ApprovalCard, postDecision } from "../chat/approval_card.js";
 import { Empty, ProblemNote, Spinner } from "../parts/controls.js";
 import { usePages } from "../parts/page_list.js";
 import { turnHref, View } from "./view_parts.js";
@@ -13,8 +12,8 @@ export function ApprovalsView() {
   const list = usePages((after) => client.get("v1/approvals", { after, limit: 50 }), [client]);
   useLive(["approval.required", "approval.decided", "turn.ended"], list.reload);
 
-  async function decide(approval, decision) {
-    await client.post(`v1/approvals/${segment(approval.id)}`, { digest: approval.digest, ...decision });
+  async function decide(...decision) {
+    await postDecision(client, ...decision);
     await list.reload();
   }
 
