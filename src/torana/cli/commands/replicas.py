@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 app = new_app(is_group=True)
 
 
+@app.callback()
+def replicas() -> None:
+    """Show the gateways that share a PostgreSQL database."""
+
+
 @app.command("list")
 def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """List the processes that use the database, with the numbers of their running turns."""
