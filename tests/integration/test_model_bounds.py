@@ -109,6 +109,34 @@ async def test_response_that_is_too_large_is_cut_off(attack: str) -> None:
     assert sum(map(len, read)) < 10_000_000  # although the body is endless
 
 
+MANY_VALUES: dict[str, Any] = {
+    "calls": [{"index": 0, "delta": {"tool_calls": [{}] * 30_000}, "finish_reason": None}],
+    "lists": [[]] * 30_000,
+}
+
+
+@pytest.mark.parametrize("kind", MANY_VALUES)
+async def test_event_with_very_many_values_is_refused_before_it_is_read(kind: str) -> None:
+    with pytest.raises(ModelResponseTooLarge, match="JSON values"):
+        await streamed(lambda _: RawReply(body=[event(choices=MANY_VALUES[kind]), END]), limit=1_000_000)
+
+
+async def test_calls_whose_arguments_have_very_many_values_are_refused() -> None:
+    def rule(_: ChatRequest) -> list[Call]:
+        return [Call("f", {"numbers": [1] * 4_000}), Call("g", {"texts": ["[1, 2]"] * 7_000})]
+
+    with pytest.raises(ModelResponseTooLarge, match="JSON values"):
+        await streamed(rule, limit=1_000_000)
+
+
+async def test_long_event_with_few_values_is_accepted() -> None:
+    text = "[1, 2]\r\n\r\n" * 20_000
+
+    response = await streamed(lambda _: RawReply(body=[delta(content=text), END]), limit=1_000_000)
+
+    assert response.text == text
+
+
 @pytest.mark.parametrize("field", ["id", "model", "service_tier", "moderation"])
 async def test_giant_field_besides_the_text_is_refused(field: str) -> None:
     giant: Any = {"results": ["x" * 70_000]} if field == "moderation" else "x" * 70_000

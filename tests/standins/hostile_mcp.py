@@ -46,6 +46,8 @@ class Hostile:
         self.state = state
         self.lists = 0
         self.calls = 0
+        #: The ids after which streams were opened by GET.
+        self.streams: list[str] = []
 
     def answers(self, message: dict[str, Any]) -> Iterator[dict[str, Any] | bytes]:
         """Return the responses to a message: messages, and invalid bytes."""
@@ -204,13 +206,25 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(202, b"", {})
         elif self.events:
             self._stream(message)
+        elif self.hostile.trick == "ended streams" and message["method"] == "tools/call":
+            self._end_stream("call")
         else:
             (answer,) = self.hostile.answers(message)
             assert isinstance(answer, dict)
-            self._send(200, json.dumps(answer).encode(), kind)
+            session = {"Mcp-Session-Id": "s"} if self.hostile.trick == "ended streams" else {}
+            self._send(200, json.dumps(answer).encode(), kind | session)
 
     def do_GET(self) -> None:
-        self._send(405, b"", {})
+        last = self.headers.get("Last-Event-Id", "server")
+        self.hostile.streams.append(last)
+        if self.hostile.trick == "ended streams":
+            self._end_stream(last)
+        else:
+            self._send(405, b"", {})
+
+    def _end_stream(self, event: str) -> None:
+        """End a stream at once, and let the client open it again without a pause."""
+        self._send(200, f"id: {event}\nretry: 0\ndata:\n\n".encode(), {"Content-Type": "text/event-stream"})
 
     def _stream(self, message: dict[str, Any]) -> None:
         self.send_response(200)

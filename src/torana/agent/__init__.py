@@ -27,6 +27,7 @@ from torana.errors import TurnLimit
 from torana.limits.prices import Prices
 from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
+from torana.models.response_bounds import RESPONSE_BYTES
 from torana.sessions import history
 
 __all__ = ["Answer", "Bounds", "Emit", "TurnAgent"]
@@ -39,13 +40,15 @@ _WRONG_CALLS = 3
 class Bounds:
     """Limits on the work of one turn; ``tokens`` 0 means no limit.
 
-    ``output_tokens`` limits one model response; None leaves the limit to the provider.
+    ``output_tokens`` limits one model response; None leaves the limit to the provider. ``reply_bytes`` limits
+    the text of all responses.
     """
 
     model_calls: int = 50
     tool_calls: int = 100
     tokens: int = 0
     output_tokens: int | None = None
+    reply_bytes: int = RESPONSE_BYTES
 
     @property
     def limits(self) -> UsageLimits:
@@ -118,11 +121,12 @@ class TurnAgent:
         """Answer one turn, continuing after the steps that the journal has settled.
 
         The settled text followed by the emitted deltas is the reply. Raises ``ModelFailed`` if no model
-        answered, and ``TurnLimit`` if the turn, including its settled steps, reached a limit.
+        answered, ``TurnLimit`` if the turn, including its settled steps, reached a limit, and
+        ``ModelResponseTooLarge`` if its text is too long.
         """
         settled = settled_messages(journal)
         context = await self._contexts.of(turn, settled)
-        watch = Watch(emit, said=text_of(settled))
+        watch = Watch(emit, said=text_of(settled), max_bytes=self._bounds.reply_bytes)
         run = Run(
             turn=turn,
             may_recall=context.may_recall,

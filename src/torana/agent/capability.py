@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+from pydantic import ValidationError
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import (
     AbstractCapability,
@@ -14,6 +15,7 @@ from pydantic_ai.capabilities import (
     WrapModelRequestHandler,
     WrapToolExecuteHandler,
 )
+from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
@@ -24,7 +26,11 @@ from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.prompt.tool_list import ToolList
 from torana.agent.run import Run
-from torana.agent.tool_errors import name_listed_tools_only, run_with_error_handling
+from torana.agent.tool_errors import (
+    bound_argument_error,
+    name_listed_tools_only,
+    run_with_error_handling,
+)
 from torana.models.listing import listed
 from torana.tools import ToolContext
 
@@ -81,6 +87,18 @@ class Safeguards(AbstractCapability[Run]):
         """Refuse a denied tool before its arguments are validated."""
         self.permits.refuse_denied_tool(ctx, call, tool_def)
         return args
+
+    async def on_tool_validate_error(
+        self,
+        ctx: RunContext[Run],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: RawToolArgs,
+        error: ValidationError | ModelRetry,
+    ) -> ValidatedToolArgs:
+        """Limit the length of the error that the model receives for invalid arguments."""
+        raise bound_argument_error(error)
 
     async def wrap_tool_execute(
         self,

@@ -22,6 +22,7 @@ from pydantic_ai.messages import (
 )
 
 from torana.agent.text import PARAGRAPH, whole
+from torana.errors import ModelResponseTooLarge
 from torana.messages import EventType
 
 
@@ -34,9 +35,14 @@ class Emit(Protocol):
 class Watch:
     """Collects the text of a run from its events, and emits the events that clients may see."""
 
-    def __init__(self, emit: Emit, *, said: str) -> None:
-        """``said`` is the text that earlier attempts settled; it is not emitted again."""
+    def __init__(self, emit: Emit, *, said: str, max_bytes: int) -> None:
+        """``said`` is the text that earlier attempts settled; it is not emitted again.
+
+        Text of more than ``max_bytes`` in total raises ``ModelResponseTooLarge``.
+        """
         self._emit = emit
+        self._max_bytes = max_bytes
+        self._bytes = len(said.encode())
         #: Bytes of thinking and of tool calls in the current answer, for which a provider charges.
         self.unsaid = 0
         self._pieces = [said] if said else []
@@ -86,6 +92,13 @@ class Watch:
         text = whole(text)
         if text:
             text, self._gap = self._gap + text, ""
+            self._bytes += len(text.encode())
+            if self._bytes > self._max_bytes:
+                raise ModelResponseTooLarge(
+                    f"The texts of the model's responses are together larger than {self._max_bytes} bytes "
+                    "(TORANA_MAX_RESPONSE_BYTES), and the turn was stopped. Ask for less at once, use another "
+                    "model, or raise the setting."
+                )
             self._pieces.append(text)
             self._emit("message.delta", {"text": text})
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from pydantic import ValidationError
 from pydantic_ai import RunContext, ToolFailed
 from pydantic_ai.capabilities import ValidatedToolArgs, WrapToolExecuteHandler
 from pydantic_ai.exceptions import ModelRetry, ToolFailedError, ToolRetryError, UnexpectedModelBehavior
@@ -37,6 +39,20 @@ async def run_with_error_handling(
         raise
     except Exception as error:
         raise ToolFailed(_truncate(whole(_describe_error(call, error)))) from error
+
+
+def bound_argument_error(error: ValidationError | ModelRetry) -> ValidationError | ModelRetry:
+    """Return the error for invalid arguments, or one with a shorter text: the model receives no more.
+
+    A ``ValidationError`` quotes the arguments.
+    """
+    if not isinstance(error, ValidationError):
+        return ModelRetry(_truncate(error.message))
+    faults = error.errors(include_url=False, include_context=False)
+    if sum(len(json.dumps(fault, default=str)) for fault in faults) <= RESULT_LIMIT:
+        return error
+    lines = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+    return ModelRetry(_truncate("\n".join(lines)))
 
 
 def name_listed_tools_only(ctx: RunContext[Run], asked: ModelRequestContext, names: Sequence[str]) -> None:

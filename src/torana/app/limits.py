@@ -58,6 +58,7 @@ def bounds_of(settings: Settings) -> Bounds:
         tool_calls=settings.turn_tool_calls,
         tokens=settings.turn_tokens,
         output_tokens=settings.max_output_tokens if limits_of(settings).bound_calls else None,
+        reply_bytes=settings.max_response_bytes,
     )
 
 

@@ -7,6 +7,7 @@ This module masks the key, so that no exception, log, reply or database row cont
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from torana.errors import ModelResponseTooLarge
+from torana.json_bounds import has_more_values
 from torana.telemetry import MASK
 
 if TYPE_CHECKING:
@@ -32,6 +34,14 @@ _STREAM_FACTOR = 32
 #: repeat the whole content several times.
 _SMALL_LINE = 512
 _CONTENT_FACTOR = 8
+
+#: Maximum number of JSON values in an event: reading each takes microseconds. An event that arrives in one
+#: piece is not counted: the HTTP libraries read at most 64 KiB at once.
+_EVENT_VALUES = 10_000
+
+#: Bytes of a stream that are passed on at once. Other tasks run in between: a provider may send events faster
+#: than they are read.
+_SLICE = 1_024
 
 #: Bytes that are read of an error's body; the rest is not needed for the message.
 _ERROR_BYTES = 65_536
@@ -134,10 +144,11 @@ class _Cut(_Stream):
 
 
 class _Bounded(_Stream):
-    """A response's bytes, limited in total, per event and in content."""
+    """A response's bytes, limited in total, per event and in content, and the values of a stream's events."""
 
     def __init__(self, stream: Any, keys: Sequence[bytes], *, max_bytes: int, is_stream: bool) -> None:
         super().__init__(stream, keys)
+        self._is_stream = is_stream
         self._most_in_all = max_bytes * (_STREAM_FACTOR if is_stream else _EVENT_FACTOR)
         self._most_content = max_bytes * _CONTENT_FACTOR
         self._most_in_event = max_bytes * _EVENT_FACTOR
@@ -145,6 +156,7 @@ class _Bounded(_Stream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = content = line = event = 0
         tail = b""
+        began = bytearray()  # the event so far
         async for piece in self._stream:
             read += len(piece)
             *ended, last = piece.split(b"\n")
@@ -162,7 +174,33 @@ class _Bounded(_Stream):
                     "TORANA_MAX_RESPONSE_BYTES allows, and was cut off. Use another model, or "
                     "raise the setting."
                 )
-            yield self._masked(piece)
+            if self._is_stream:
+                began += piece
+                if end := _end_of_events(began, max(0, len(began) - len(piece) - len(tail))):
+                    # An event is parsed when the piece with its end is passed on.
+                    if len(began) > len(piece):
+                        _check_values(began)
+                    del began[:end]
+            masked = self._masked(piece)
+            for start in range(0, len(masked), _SLICE):
+                if start:
+                    await asyncio.sleep(0)
+                yield masked[start : start + _SLICE]
+
+
+def _end_of_events(text: bytearray, start: int) -> int:
+    """Return the position after the last blank line behind ``start``, or 0."""
+    return max(at + len(blank) if (at := text.rfind(blank, start)) >= 0 else 0 for blank in _BLANK_LINES)
+
+
+def _check_values(text: bytearray) -> None:
+    """Raise ``ModelResponseTooLarge`` if the event at the beginning has too many JSON values."""
+    end = min(at for blank in _BLANK_LINES if (at := text.find(blank)) >= 0)
+    if has_more_values(text[:end], _EVENT_VALUES):
+        raise ModelResponseTooLarge(
+            f"An event of the model's provider has more than {_EVENT_VALUES:,} JSON values, and was refused. "
+            "Ask for less at once, or use another model."
+        )
 
 
 def _stream_of(response: Any, kind: type[_Stream]) -> Any:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from email.message import Message
 from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.mcp.conftest import Ask, Start
+from tests.integration.mcp.conftest import Ask, Start, until
 from tests.standins.hostile_mcp import TOOLS, Hostile, serving_http
 
 from torana.api.schemas.mcp import McpDetailsBody
 from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.throttle import Throttle
 
 
 @pytest.fixture
@@ -96,6 +98,39 @@ async def test_progress_does_not_extend_the_timeout(start: Start, ask: Ask, even
 
     assert "did not answer within 3 s" in await ask(servers, ("bad_progress", {}))
     assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
+
+
+async def test_streams_that_end_at_once_are_opened_at_a_limited_rate(
+    start: Start, server: Hostile, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+    spend = Throttle.spend
+
+    async def count(throttle: Throttle, size: int, *, messages: int = 1, values: int = 0) -> None:
+        opened.extend([messages] if messages >= 50 else ())
+        await spend(throttle, size, messages=messages, values=values)
+
+    monkeypatch.setattr(Throttle, "spend", count)
+    server.trick = "ended streams"
+
+    await start(bad=bad(address))
+    await until(lambda: len(server.streams) >= 20)
+
+    assert len(opened) >= 20
+
+
+async def test_stream_of_a_call_is_not_opened_again_after_its_end(
+    start: Start, ask: Ask, server: Hostile, address: str
+) -> None:
+    server.trick = "ended streams"
+    servers = await start(bad=bad(address, timeout=1))
+
+    assert "did not answer within 1 s" in await ask(servers, ("bad_echo", {"text": "well"}))
+    await until(lambda: not any("_run_request_post" in task.get_name() for task in asyncio.all_tasks()))
+
+    # Otherwise the library opens it some hundred times, until its recursion ends.
+    assert 1 < server.streams.count("call") < 50
+    assert status(servers)["state"] == "active"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 from torana.agent import Answer, Bounds, TurnAgent
 from torana.agent.approval import ApprovalDecision, Question
 from torana.agent.journal import Call, Step
-from torana.errors import ModelFailed, TurnLimit
+from torana.errors import ModelFailed, ModelResponseTooLarge, TurnLimit
 from torana.limits.request_tokens import RequestTokens
 from torana.memory import Memory
 from torana.messages import NOTE_MARK, EventType, Inbound, Turn, Usage
@@ -181,6 +181,28 @@ async def test_invalid_call_is_reported_to_the_model_and_in_events(
     assert [data["ok"] for type_, data in watcher.tools if type_ == "tool.finished"] == [False, False, False]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        call("pick_random", options=[1] * 5_000),
+        call("calculate", expression={"x": "y" * 100_000}),
+        call("calculate", **{f"a{number}": "y" * 1_000 for number in range(100)}),
+        ToolCallPart("calculate", '{"expression": ' + "[" * 100_000, tool_call_id="c"),
+    ],
+    ids=["values", "text", "names", "no JSON"],
+)
+async def test_error_for_invalid_arguments_is_short(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher, wrong: ToolCallPart
+) -> None:
+    model = ScriptedModel([wrong], "I give up.")
+
+    await open_agent(model).run(turn, watcher, Unwritten())
+
+    (result,) = [part for part in model.requests[-1].messages[-1].parts if isinstance(part, ToolReturnPart)]
+    assert result.outcome == "retried"
+    assert 10 < len(result.model_response_str()) < 21_000
+
+
 async def test_repeated_invalid_calls_fail_the_turn(
     open_agent: OpenAgent, turn: Turn, watcher: Watcher
 ) -> None:
@@ -266,6 +288,18 @@ async def test_turn_is_stopped_at_its_token_limit(open_agent: OpenAgent, turn: T
 
     with pytest.raises(TurnLimit, match=r"used more than 10 tokens \(TORANA_TURN_TOKENS\)"):
         await agent.run(turn, watcher, Unwritten())
+
+
+async def test_turn_is_stopped_at_the_limit_of_its_text(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher
+) -> None:
+    long = "ä" * 200
+    model = ScriptedModel(*([long, sum_of(number)] for number in range(5)))
+
+    with pytest.raises(ModelResponseTooLarge, match="together larger than 1000 bytes"):
+        await open_agent(model, bounds=Bounds(reply_bytes=1_000)).run(turn, watcher, Unwritten())
+
+    assert watcher.text == f"{long}\n\n{long}"
 
 
 async def test_history_of_a_turn_holds_its_own_messages(open_turns: Callable[..., Turns], say: Say) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from typing import Any
@@ -156,3 +157,53 @@ async def test_key_at_the_end_of_a_cut_error_is_masked() -> None:
         response = await client.get("http://localhost", headers={"x-api-key": "a-long-secret-key"})
 
     assert response.text[65_530:] == "******"
+
+
+@pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5_000])
+async def test_values_are_counted_for_each_event(blank: bytes, size: int) -> None:
+    events = [b"data: [" + b"1," * number + b"1]" + blank for number in (9_000, 9_000, 3, 12_000)]
+
+    async def body(events: list[bytes]) -> AsyncIterator[bytes]:
+        whole = b"".join(events)
+        for start in range(0, len(whole), size):
+            yield whole[start : start + size]
+
+    async def read(events: list[bytes]) -> bytes:
+        def answer(_: object) -> httpx.Response:
+            return httpx.Response(200, content=body(events), headers={"content-type": "text/event-stream"})
+
+        provider: Any = Owner(lambda: httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+        bound_http(provider, max_bytes=1_000_000)
+        async with provider._own_http_client as client:
+            return (await client.get("http://localhost")).content
+
+    assert await read(events[:3]) == b"".join(events[:3])
+    with pytest.raises(ModelResponseTooLarge, match="JSON values"):
+        await read(events)
+
+
+async def test_other_tasks_run_while_a_fast_stream_is_read() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"data: {}\n\n" * 6_000
+
+    def answer(_: object) -> httpx.Response:
+        return httpx.Response(200, content=body(), headers={"content-type": "text/event-stream"})
+
+    async def other() -> None:
+        nonlocal ran
+        while True:
+            ran += 1
+            await asyncio.sleep(0)
+
+    ran = 0
+    provider: Any = Owner(lambda: httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+    bound_http(provider, max_bytes=1_000_000)
+    task = asyncio.create_task(other())
+    async with provider._own_http_client as client, client.stream("GET", "http://localhost") as response:
+        before = ran
+        async for _ in response.aiter_bytes():
+            pass
+    task.cancel()
+
+    assert ran - before > 50

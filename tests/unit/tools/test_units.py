@@ -3,13 +3,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.tools.base import ToolError
-from torana.tools.builtin.units import convert_units
+from torana.tools.builtin.units import _units, convert_units  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,15 @@ def test_value_in_two_units_is_converted_as_their_sum() -> None:
 def test_two_units_of_different_quantities_are_refused() -> None:
     with pytest.raises(ToolError, match="do not measure the same quantity"):
         convert_units(6, "ft", "cm", more_value=2, more_unit="kg")
+
+
+def test_results_of_ever_new_units_are_not_kept() -> None:
+    lengths, times, weights = "km mile foot inch", "hour second day week", "kg pound ounce stone"
+    names = ["/".join(unit) for unit in product(lengths.split(), times.split(), weights.split())]
+
+    for source, target in product(names, names):
+        convert_units(1, source, target)
+
+    kept = _units()._registry._cache  # pyright: ignore[reportPrivateUsage]
+    assert max(len(kept.conversion_factor), len(kept.root_units), len(kept.dimensionality)) < 2_100
+    assert convert_units(36, "km/h", "m/s") == "36 km/h = 10 m/s"

@@ -169,7 +169,7 @@ async def test_request_larger_than_estimated_is_not_sent(
 async def test_budget_counts_error_messages_about_invalid_calls(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message, measured: FixedTokens
 ) -> None:
-    wrong = ToolCallPart("read", {"size": "x" * 20_000})
+    wrong = ToolCallPart("read", {"size": "x" * 18_000})
     model = ScriptedModel([wrong], "never")
     agent = open_agent(model, Reader(1).toolset, fixed_tokens=measured)
     turns = open_turns(agent=agent, budgets=budgets("6000 tokens/day"))

@@ -17,6 +17,10 @@ from torana.tools.base import ToolError, tool
 #: The maximum length of a unit's name.
 NAME_LIMIT = 60
 
+#: The maximum number of results that pint keeps of each kind. It keeps one for each different unit, and "km/h"
+#: is one of trillions.
+_KEPT = 2_000
+
 # Units whose case matters: "Mb" is a bit unit, while "mb" usually means bytes.
 _EXACT = {
     "b": "bit",
@@ -120,8 +124,18 @@ def convert_units(
     return f"{label} = {_plain(converted)} {_unit_label(to_unit)}"
 
 
+class _Results(Protocol):
+    """The results that pint keeps."""
+
+    conversion_factor: dict[object, object]
+    root_units: dict[object, object]
+    dimensionality: dict[object, object]
+
+
 class _Registry(Protocol):
     """The used part of pint's registry, with types."""
+
+    _cache: _Results
 
     def parse_unit_name(self, unit_name: str) -> tuple[tuple[str, str, str], ...]: ...
     def convert(self, value: float, src: object, dst: object) -> float: ...
@@ -146,10 +160,18 @@ class _Units:
 
     def convert(self, value: float, source: Mapping[str, int], target: Mapping[str, int]) -> float:
         """Return the value in the target unit. Raises ``TypeError`` for units of different quantities."""
+        self._forget_results()
         units = self._container(source), self._container(target)
         converted = float(self._registry.convert(value, *units))
         # For scales with different zeros, remove the rounding error near zero: 32 °F would be 5.7e-14 °C.
         return 0.0 if abs(converted) < 1e-9 and self._registry.convert(0.0, *units) else converted
+
+    def _forget_results(self) -> None:
+        """Limit the memory of pint's results, which it never frees."""
+        kept = self._registry._cache  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        for results in (kept.conversion_factor, kept.root_units, kept.dimensionality):
+            if len(results) > _KEPT:
+                results.clear()
 
 
 @cache

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import Any
 
 from mcp.client.session import ClientSession
@@ -36,7 +37,7 @@ from pydantic import ValidationError
 from torana import __version__
 from torana.tools.base import ToolError
 from torana.tools.mcp.entries import Server
-from torana.tools.mcp.http import open_http
+from torana.tools.mcp.http import CALL_ENDED, open_http
 from torana.tools.mcp.listing import Listing
 from torana.tools.mcp.sanitize import without_hidden
 from torana.tools.mcp.stdio import ProgramEnvironment, open_stdio
@@ -101,13 +102,16 @@ class Connection:
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """Return the result of the tool. Raises ``ToolError`` on failure; a cancellation reaches the server."""
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=dict(arguments)))
+        context, ended = copy_context(), asyncio.Event()
+        context.run(CALL_ENDED.set, ended)
         # In a separate task: notifying an unresponsive server must not delay the cancellation of a turn.
-        task = asyncio.create_task(self._session.send_request(request, CallToolResult))
+        task = asyncio.create_task(self._session.send_request(request, CallToolResult), context=context)
         self._calls.add(task)
         task.add_done_callback(self._settle)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._server.timeout)
         finally:
+            ended.set()
             task.cancel()
         if not done:
             self.signs.look.set()

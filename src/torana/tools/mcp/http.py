@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
@@ -21,6 +23,11 @@ Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessa
 _PATIENCE = 10.0
 #: Timeout, in seconds, for the request that ends the session.
 _FAREWELL = 2.0
+#: The number of messages that opening a stream counts as: a server can end its streams at once, and then the
+#: library opens them again without a pause.
+_STREAM = 50
+#: Set when the call whose requests are sent has ended; the library would open its stream again for ever.
+CALL_ENDED: ContextVar[asyncio.Event | None] = ContextVar("CALL_ENDED", default=None)
 #: The end of an event in an event stream.
 _BLANK_LINE = re.compile(rb"(?>\A|\r\n|\r|\n)(?:\r\n|\r|\n)")
 
@@ -56,6 +63,11 @@ class _Bounded(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "DELETE":
             request.extensions["timeout"] = httpx2.Timeout(_FAREWELL).as_dict()
+        elif request.method == "GET":
+            await self._throttle.spend(0, messages=_STREAM)
+            ended = CALL_ENDED.get()
+            if ended is not None and ended.is_set():
+                raise httpx2.StreamError("the call has ended")
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
