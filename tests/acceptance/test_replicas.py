@@ -6,8 +6,11 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
+from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -169,3 +172,49 @@ def test_replica_that_was_stopped_for_long_stores_nothing_and_ends(
     assert frozen.wait() == 1
     assert "another replica has taken over the work of this one" in frozen.written_output()
     assert attempts(server) == [(2,)]
+
+
+def test_every_message_is_answered_once_and_in_order_while_replicas_are_killed(
+    replicas: Replicas, server: PostgresServer, eventually: Eventually
+) -> None:
+    gateways = replicas(3)
+    accepted: dict[str, tuple[str, int]] = {}
+    done = threading.Event()
+
+    def talk(speaker: int) -> None:
+        with httpx2.Client(timeout=60, trust_env=False) as client:
+            for number in count(1):
+                key = str(uuid4())
+                body = {"content": f"what is {speaker} * {number}", "channelId": f"channel {speaker}"}
+                for gateway in cycle(gateways):
+                    if done.is_set():
+                        return
+                    with suppress(httpx2.TransportError):
+                        headers = {"Prefer": "respond-async", "Idempotency-Key": key}
+                        sent = client.post(f"{gateway.url}message", json=body, headers=headers)
+                        if sent.status_code == 202:
+                            accepted[sent.json()["id"]] = (f"channel {speaker}", speaker * number)
+                            break
+                        assert sent.status_code in (429, 503), sent.text
+                    done.wait(0.05)
+
+    speakers = [threading.Thread(target=talk, args=[number]) for number in range(1, 5)]
+    for speaker in speakers:
+        speaker.start()
+    for gateway in gateways[:2]:
+        before = len(accepted)
+        eventually(lambda before=before: len(accepted) > before + 40)
+        gateway.stop(signal.SIGKILL)
+        gateway.start()
+    done.set()
+    for speaker in speakers:
+        speaker.join(60)
+
+    unfinished = "SELECT 1 FROM turns WHERE ended_at IS NULL"
+    eventually(lambda: not server.execute(unfinished, "torana"))
+    rows = server.execute("SELECT id, channel, reply FROM turns ORDER BY channel, seq", "torana")
+    assert accepted.keys() <= {row[0] for row in rows}
+    assert len({row[2] for row in rows}) == len(rows)
+    assert all(f"= {accepted[row[0]][1]}" in str(row[2]) for row in rows if row[0] in accepted)
+    ended = server.execute("SELECT channel, seq FROM turns ORDER BY channel, ended_at, seq", "torana")
+    assert ended == sorted(ended)
