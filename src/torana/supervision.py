@@ -46,6 +46,8 @@ class Ended:
     reason: str
     refused: bool = False
     seconds: float = 0.0
+    #: Another process has the connection. This is no failure, so the pause does not grow.
+    standby: bool = False
 
 
 class ConnectionSupervisor(ABC, Generic[S]):
@@ -78,7 +80,7 @@ class ConnectionSupervisor(ABC, Generic[S]):
             if self.status.state == "active" and loop.time() - begun > _GOOD:
                 failures = 0
             wait = _add_jitter(_REFUSED_PAUSE) if end.refused else max(end.seconds, backoff(failures))
-            failures += 1
+            failures += not end.standby
             state = "refused" if end.refused else "backing_off"
             self._set_state(state, reason=end.reason, next_try=self._clock() + timedelta(seconds=wait))
             await self._pause(wait)

@@ -83,6 +83,18 @@ class Gateway:
                 process.kill()
             return process.wait()
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the running gateway."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait until the gateway ends by itself, and return the exit code."""
+        assert self._process is not None
+        self._append_output(self._process.communicate(timeout=PATIENCE)[0])
+        process, self._process = self._process, None
+        return process.wait()
+
     def close(self) -> None:
         """Stop the gateway if it runs."""
         if self._process is not None:
@@ -114,11 +126,11 @@ def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
     """
     with ExitStack() as made:
 
-        def make(commands: Path | None = None, **settings: str) -> Gateway:
-            home = tmp_path / "home"
-            home.mkdir()
+        def make(commands: Path | None = None, *, home: str = "home", **settings: str) -> Gateway:
+            directory = tmp_path / home
+            directory.mkdir()
             found: Path = commands or request.getfixturevalue("installed")
-            gateway = Gateway(commands=found, home=home, settings=settings)
+            gateway = Gateway(commands=found, home=directory, settings=settings)
             made.callback(gateway.close)
             return gateway
 

@@ -143,6 +143,19 @@ async def test_new_attempt_starts_a_new_log(log: EventLog) -> None:
     assert await read_events(log, after="2-1") == third
 
 
+async def test_follower_continues_with_the_next_attempt(log: EventLog) -> None:
+    before = fill(log, accepted_event(), delta(2, "lost"))
+    events = log.follow("t")
+    assert [await anext(events), await anext(events)] == before
+    waits = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+
+    log.open("t", attempt=2)
+    after = fill(log, resumed_event("kept"), completed_event(2, attempt=2))
+
+    assert [await waits, *[event async for event in events]] == after
+
+
 async def test_end_closes_only_the_log_of_its_turn(log: EventLog) -> None:
     fill(log, accepted_event(), completed_event(2))
     fill(log, accepted_event(), turn_id="other")

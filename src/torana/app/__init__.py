@@ -192,7 +192,7 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
         admission=Admission(
             turns=core.turns, rates=rates, pairing=pairing, database=core.database, takes=core.takes
         ),
-        holder=str(settings.data_dir),
+        holder=core.database.replica or str(settings.data_dir),
         on_status=partial(_publish_status, core.turns.live.activity),
     )
 

@@ -44,6 +44,7 @@ COMMANDS = {
     "connectors": "List chat platforms, and reload their settings.",
     "mcp": "List MCP servers, and approve tools that changed.",
     "pair": "List, approve and deny senders on chat platforms.",
+    "replicas": "List the gateways that share the database.",
     "deliveries": "List, retry and drop deliveries to chat platforms.",
     "audit": "List the newest administrative actions.",
     "backup": "Write all data into a new zip file.",

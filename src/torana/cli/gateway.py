@@ -148,10 +148,20 @@ class Gateway:
             self._server.should_exit = True
         else:
             self._app = app
+            self._spawn(self._stop_if_lost(app))
             _log.info("gateway_ready", extra={"seconds": round(time.monotonic() - self._started, 2)})
             self._on_ready()
         finally:
             self._settled.set()
+
+    async def _stop_if_lost(self, app: App) -> None:
+        """Stop the gateway when another replica has taken over its turns."""
+        await app.turns.lost.wait()
+        self._error = OperatorError(
+            "another replica has taken over the work of this one, which did not renew its lease in time; "
+            "start it again"
+        )
+        self._server.should_exit = True
 
     async def _build_app(self) -> App:
         """Build the gateway; close it if the start was aborted in the meantime."""

@@ -106,7 +106,14 @@ class Settings(BaseModel):
         default=None,
         description=(
             "The address of a PostgreSQL database that holds all that `torana.db` in the data "
-            "directory holds otherwise. Only one gateway can use it at a time."
+            "directory holds otherwise. Only one gateway can use it at a time, unless `replicas` is "
+            "true."
+        ),
+    )
+    replicas: bool = Field(
+        default=False,
+        description=(
+            "Let several gateways use the PostgreSQL database at the same time. Set it for all of them."
         ),
     )
     skills_dir: Directory = Field(

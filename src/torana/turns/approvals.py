@@ -173,8 +173,11 @@ class Approvals:
 
     def wake(self, approval: Approval) -> None:
         """Continue the call that waits for this approval. Call it after the commit."""
-        waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
-        if waiting is not None:
+        self.wake_call((approval.turn_id, approval.step, approval.call_id))
+
+    def wake_call(self, call: tuple[str, int, str]) -> None:
+        """Continue a call, named by its turn, step and id, if it waits in this process."""
+        if (waiting := self._waiting.get(call)) is not None:
             waiting.woken.set()
 
     def _can_be_asked(self, turn: Turn) -> bool:

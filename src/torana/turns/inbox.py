@@ -32,6 +32,7 @@ from torana.turns.open_approvals import OpenApprovals
 from torana.turns.queue import Queue
 from torana.turns.reader import TurnReader
 from torana.turns.recovery import Recovery
+from torana.turns.replicas import ReplicaWatch
 from torana.turns.runner import Runner
 
 _log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Submitted:
 class Turns:
     """Accepts, cancels and retries turns. Each session's turns run one at a time, in the order of acceptance.
 
-    One process owns the database; the tasks that run turns belong to that process.
+    Several replicas may share the database; a session's turn runs in one of them.
     """
 
     def __init__(
@@ -82,6 +83,9 @@ class Turns:
         self._recovery = Recovery(
             database=database, runner=runner, budgets=budgets, max_crashes=max_crashes, clock=clock
         )
+        self._replicas = ReplicaWatch(
+            database=database, runner=runner, recovery=self._recovery, approvals=approvals
+        )
         self._commands = Commands(database=database, cancel=self.cancel, approvals=approvals)
         self._accepting = True
         #: Tasks that write to the store, each with the message or the failed turn that it queues.
@@ -92,6 +96,13 @@ class Turns:
     async def start(self) -> None:
         """Continue the turns that an earlier process left unfinished, in order."""
         await self._recovery.start()
+        if self._database.replica is not None:
+            self._replicas.start()
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Return the event that is set when another replica has taken over the turns of this process."""
+        return self._replicas.lost
 
     async def stop(self, *, grace: float) -> None:
         """Stop accepting, give running turns ``grace`` seconds, and leave the rest to the next start."""
@@ -102,6 +113,7 @@ class Turns:
         await self._runner.stop(grace=grace)
         if self._commanding:  # the turns they wait for have ended, or end after the next start
             await asyncio.wait(self._commanding)
+        await self._replicas.stop()
         with suppress(StoreUnavailable):
             await self._database.run(rows.requeue)
 

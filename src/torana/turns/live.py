@@ -132,10 +132,13 @@ class LiveTurns:
     def add(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> None:
         """Register a turn, and open the event log of its current or next attempt.
 
+        A turn that is registered already, because another replica ran it, keeps its waiting callers.
+
         ``settled`` is the text that earlier attempts settled. ``request`` is the first model request, if the
         accepting transaction reserved tokens for it.
         """
-        ending = asyncio.get_running_loop().create_future()
+        waited = self._live.get(turn.id)
+        ending = waited.ending if waited is not None else asyncio.get_running_loop().create_future()
         self._live[turn.id] = LiveTurn(turn=turn, ending=ending, request=request)
         self.activity.publish_turn("turn.accepted", turn, state=turn.state)
         attempt = turn.attempt + (turn.state == "queued")
@@ -144,6 +147,12 @@ class LiveTurns:
             self.log.append(turn.id, "turn.accepted", {"id": turn.id, "channelId": turn.channel})
         else:
             self.log.append(turn.id, "turn.resumed", {"attempt": attempt, "text": settled})
+
+    def wait_elsewhere(self, turn: Turn) -> LiveTurn:
+        """Register a turn that another replica runs or queues, for the callers that wait for it here."""
+        if turn.id not in self._live:
+            self.add(turn)
+        return self._live[turn.id]
 
     def begin(self, one: LiveTurn) -> None:
         """Note that the agent begins to run a turn."""
@@ -158,17 +167,28 @@ class LiveTurns:
         for turn in ended:
             self._end(turn)
 
-    def _end(self, ended: Turn) -> None:
+    def end_elsewhere(self, ended: Sequence[Turn]) -> None:
+        """Remove turns that another replica has ended, and notify the waiting callers and the event streams."""
+        for turn in ended:
+            if (one := self._live.get(turn.id)) is not None and one.task is None:
+                self._close(turn)
+
+    def _close(self, ended: Turn) -> None:
         one = self._live.pop(ended.id, None)
         if one is not None:
             one.ending.set_result(ended)
-            self.measurements.add("turn", time.monotonic() - one.since, ended.state)
             one.settled.set()
-            if ended.merged_into is not None and ended.reply:  # the deltas belong to the other turn's log
+            if one.task is None and ended.reply:  # the deltas belong to another log
                 self.log.append(ended.id, "message.snapshot", {"text": ended.reply})
             self.log.append(ended.id, ended.last_event, {})
         failure = ended.failure and ended.failure.code
         self.activity.publish_turn("turn.ended", ended, state=ended.state, error=failure)
+
+    def _end(self, ended: Turn) -> None:
+        one = self._live.get(ended.id)
+        if one is not None:
+            self.measurements.add("turn", time.monotonic() - one.since, ended.state)
+        self._close(ended)
         if self._on_end is not None:
             try:
                 self._on_end(ended)

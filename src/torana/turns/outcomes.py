@@ -62,6 +62,7 @@ def cancel(
     if (noted := on_a_users(turn.owner, act)) is not None:
         record(connection, noted, "turn.cancel", turn.id)
     if turn.state != "queued":
+        rows.request_cancel(connection, turn.id)
         return turn, []
     begun = turn.attempt > 0
     ending = cut_off(turn, settled_text(connection, turn), at) if begun else cancelled_outcome(at)

@@ -96,9 +96,11 @@ class TurnReader:
         if one is not None:
             return await asyncio.shield(one.ending)
         found = await self.get(turn.owner, turn.id)
-        if not found.has_ended:
+        if found.has_ended:
+            return found
+        if self._database.replica is None:
             raise self._live.not_running_error(found.session_id)
-        return found
+        return await asyncio.shield(self._live.wait_elsewhere(found).ending)
 
     async def wait_for_delay(self, turn: Turn) -> None:
         """Wait until a live turn is held up because the disk cannot be written."""
@@ -113,9 +115,12 @@ class TurnReader:
         """
         log = self._live.log
         if not log.has_events(turn.id):
-            for event in _events_of_row(await self.get(turn.owner, turn.id)):
-                yield event
-            return
+            found = await self.get(turn.owner, turn.id)
+            if found.has_ended or self._database.replica is None:
+                for event in _events_of_row(found):
+                    yield event
+                return
+            self._live.wait_elsewhere(found)
         async for event in log.follow(turn.id, after=after):
             yield event
 

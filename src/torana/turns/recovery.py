@@ -1,4 +1,4 @@
-"""Continue the turns that an earlier process left unfinished."""
+"""Continue the turns that an earlier process or another replica left unfinished."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Recovery:
             await self._end(turn, cut_off(turn, await self._settled_text(turn), self._clock()))
         unfinished = await self._database.run(rows.recover)
         for turn in unfinished:
-            self._runner.live.add(turn, settled=await self._settled_text(turn))
+            if turn.id not in self._runner.live:
+                self._runner.live.add(turn, settled=await self._settled_text(turn))
         remaining = [turn for turn in unfinished if not await self._ended_as_lost(turn)]
         suspects = [turn for turn in remaining if turn.crashes >= _SUSPECT]
         if suspects:
@@ -108,4 +109,4 @@ class Recovery:
         """Start the first turn of every session in which no turn runs."""
         for turn in await self._runner.writer.persist(rows.claim_all):
             _log.info("turn_resumed", extra={"turn_id": turn.id})
-            self._runner.start(turn)
+            await self._runner.adopt(turn)

@@ -85,6 +85,18 @@ class Runner:
         self._tasks.add(one.task)
         one.task.add_done_callback(self._tasks.discard)
 
+    @property
+    def claims_nothing(self) -> bool:
+        """Return whether no turn may be claimed: a suspect turn runs alone, or the gateway stops."""
+        return self.holding or self._stopping
+
+    async def adopt(self, turn: Turn) -> None:
+        """Start a claimed turn, which another replica may have accepted or begun."""
+        if turn.id not in self.live or turn.attempt > 1:
+            settled = await self.writer.persist(partial(settled_text, turn=turn)) if turn.attempt > 1 else ""
+            self.live.add(turn, settled=settled)
+        self.start(turn)
+
     async def start_alone(self, turn: Turn) -> None:
         """Run a turn; return when it has settled a step, waits for an approval, or has ended."""
         one = self.live.get(turn.id)
@@ -143,7 +155,7 @@ class Runner:
         if not claimed:
             self._begin_unblocking(partial(self._unblock, turn.session_id))
         elif following is not None:
-            self.start(following)
+            await self.adopt(following)
 
     def _trace(self, turn: Turn, one: LiveTurn) -> AbstractContextManager[SpanDetails]:
         """Record the turn since its acceptance, below the request that it came with."""
@@ -160,7 +172,7 @@ class Runner:
     async def _record_end(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None, bool]:
         one = self.live.get(turn.id)
         # A turn that is claimed while stopping is not started, and the next start would count it as a crash.
-        hold = lambda: self.holding or self._stopping  # noqa: E731
+        hold = lambda: self.claims_nothing  # noqa: E731
         return await self.writer.record_end(turn, ending, hold=hold, delayed=one and one.delayed)
 
     def _begin_unblocking(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -186,7 +198,7 @@ class Runner:
             unfinished = rows.unfinished_of(connection, session_id)
             settled = [(turn, settled_text(connection, turn) if turn.attempt else "") for turn in unfinished]
             runs = any(turn.state != "queued" for turn in unfinished)
-            if runs or self.holding or self._stopping:
+            if runs or self.claims_nothing:
                 return settled, claimed
             return settled, rows.claim_next(connection, session_id)
 
@@ -304,7 +316,7 @@ class Runner:
             run=partial(self.writer.persist, delayed=one.delayed),
             turn=turn,
             budgets=self._budgets,
-            is_steered=lambda: turn.attempt > 1 or one.steered,
+            is_steered=lambda: turn.attempt > 1 or one.steered or self.writer.is_shared,
             on_settled=one.settled.set,
             asking=partial(self._ask_approval, turn, one, recorder, slot),
             request=one.request,

@@ -43,6 +43,11 @@ class TurnWriter:
         self._clock = clock
         self._pause = pause
 
+    @property
+    def is_shared(self) -> bool:
+        """Return whether other replicas may write to the database at the same time."""
+        return self._database.replica is not None
+
     async def persist(self, work: Work[T], *, delayed: asyncio.Event | None = None) -> T:
         """Execute ``work`` as ``Database.run`` does, and repeat it while the disk cannot be written.
 

@@ -296,9 +296,10 @@ async def test_account_waits_while_another_process_listens(
     assert await database.run(partial(take, holder="there"))
     watched = watch()
 
-    _, status = await watched.pause()
+    (first, status), *others = [await watched.pause() for _ in range(4)]
     assert status.state == "backing_off"
     assert (status.reason or "").startswith("another process, or another account")
+    assert [first, *(pause for pause, _ in others)] == [5.0] * 4
 
     await database.run(partial(leases.give_back, account=name, holder="there"))
     async with asyncio.timeout(20):

@@ -27,6 +27,6 @@ def engine(dialect: str, request: pytest.FixtureRequest) -> Generator[Engine]:
         engine = sqlite_engine(request.getfixturevalue("path"))
     else:
         url = PostgresUrl(request.getfixturevalue("postgres_url"))
-        engine = url.engine(lambda: url.connect("test", autocommit=False))
+        engine = url.engine(lambda: url.connect("test", autocommit=False, options="-c torana.replica=test"))
     yield engine
     engine.dispose()

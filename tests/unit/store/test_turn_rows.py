@@ -166,6 +166,29 @@ def test_stop_leaves_interrupts_to_the_next_start(
         assert rows.list_interrupted(connection) == []
 
 
+def test_stop_and_crash_leave_a_requested_cancellation_to_the_next_start(
+    engine: Engine, take: Callable[..., Turn]
+) -> None:
+    with engine.begin() as connection:
+        for turn_id in ("t1", "t2"):
+            take(connection, turn_id, channel=turn_id)
+        rows.request_cancel(connection, "t1")
+        rows.requeue(connection)
+
+        assert states(connection) == {"t1": "running", "t2": "queued"}
+        assert [turn.id for turn in rows.list_interrupted(connection)] == ["t1"]
+
+
+def test_retried_turn_is_no_longer_to_be_cancelled(engine: Engine, take: Callable[..., Turn]) -> None:
+    with engine.begin() as connection:
+        turn = take(connection, "t1")
+        rows.request_cancel(connection, "t1")
+        rows.finish(connection, turn, replace(DONE, state="failed"), hold=False)
+        rows.retry(connection, "gateway", "t1", hold=False)
+
+        assert rows.list_interrupted(connection) == []
+
+
 def test_other_tokens_cannot_steer_or_interrupt_a_turn(engine: Engine, take: Callable[..., Turn]) -> None:
     with engine.begin() as connection:
         running = take(connection, "t1")

@@ -32,9 +32,11 @@ REPEATED = "(sent again) "
 #: Maximum number of lines (conversations) with a delivery in progress.
 _ABREAST = 8
 
-#: Timeout, in seconds, for one call of the platform, and the longest time between two checks.
+#: Timeout, in seconds, for one call of the platform.
 _CALL = 60.0
-_LOOK = 60.0
+
+#: The longest time between two checks, and that with other replicas, whose deliveries cause no event here.
+_LOOK, _LOOK_SHARED = 60.0, 2.0
 
 #: Seconds before the second attempt to send a part.
 _FIRST_PAUSE = 0.5
@@ -116,7 +118,12 @@ class Outbox:
         waiting = [head for head in heads if head.line not in self._busy]
         # A due time after the expiry of any reply was set by a clock that was ahead.
         later = [head for head in waiting if now < head.due_at <= now + FRESH]
-        self._look_in = min([_LOOK, *((head.due_at - now).total_seconds() for head in later)])
+        self._look_in = min(
+            [
+                _LOOK if self._database.replica is None else _LOOK_SHARED,
+                *((head.due_at - now).total_seconds() for head in later),
+            ]
+        )
         due = [head for head in waiting if head not in later][: max(0, _ABREAST - len(self._busy))]
         self._busy.update(head.line for head in due)
         if not self._busy:

@@ -29,6 +29,8 @@ from torana.supervision import ConnectionStatus, ConnectionSupervisor, Ended, ca
 
 #: Seconds that a lease lasts without renewal.
 _LEASE = timedelta(seconds=45)
+#: Seconds between two attempts to take a lease that another holder has.
+_STANDBY = 5.0
 #: Timeout, in seconds, for connecting.
 _CONNECT = 120.0
 
@@ -42,6 +44,10 @@ class Status(ConnectionStatus):
     heard_at: datetime | None = None
     #: The address that opens a chat with the account, after its first connection.
     link: str | None = None
+
+
+class _StandBy(RetryLater):
+    """Another holder has the lease."""
 
 
 class AccountLease:
@@ -81,8 +87,9 @@ class AccountLease:
         until = now + self._duration
         work = partial(leases.take, account=name, holder=self._holder, now=now, until=until)
         if not await self._database.run(work):
-            raise RetryLater(
-                "another process, or another account of the settings, listens with these credentials"
+            raise _StandBy(
+                "another process, or another account of the settings, listens with these credentials",
+                seconds=_STANDBY,
             )
         return until
 
@@ -168,7 +175,12 @@ class Supervisor(ConnectionSupervisor[Status]):
         for secret in self._secrets:  # libraries put URLs into their errors
             text = text.replace(secret, "***")
         seconds = (error.seconds or 0.0) if isinstance(error, RetryLater) else 0.0
-        return Ended(reason=text[:500], refused=isinstance(error, PermanentError), seconds=seconds)
+        return Ended(
+            reason=text[:500],
+            refused=isinstance(error, PermanentError),
+            seconds=seconds,
+            standby=isinstance(error, _StandBy),
+        )
 
     def _on_change(self) -> None:
         self._on_status(self.status)

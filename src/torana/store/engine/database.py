@@ -107,6 +107,8 @@ class Database(ABC):
 
     #: Places outside of the database that may keep copies of deleted data.
     out_of_reach: Sequence[str] = ()
+    #: The id of this process if other replicas may use the database at the same time.
+    replica: str | None = None
 
     #: Opens a savepoint; an error inside the block undoes the changes since.
     _savepoint: Callable[[Connection], AbstractContextManager[object]] = staticmethod(Connection.begin_nested)
@@ -175,6 +177,11 @@ class Database(ABC):
         """
         for unkept in tuple(self._unkept):
             await unkept.next_attempt()
+
+    @property
+    def lost(self) -> bool:
+        """Return whether another replica has taken over: then nothing is stored any more."""
+        return False
 
     @abstractmethod
     async def rewrite(self) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-__all__ = ["float_sum", "insert", "larger", "octets"]
+__all__ = ["float_sum", "insert", "is_abandoned", "is_own", "larger", "octets", "this_replica"]
 
 
 @compiles(OnConflictDoUpdate, "postgresql")
@@ -70,3 +70,51 @@ def _float_sum_in_sqlite(element: float_sum, compiler: SQLCompiler, **options: A
 @compiles(float_sum, "postgresql")
 def _float_sum_in_postgresql(element: float_sum, compiler: SQLCompiler, **options: Any) -> str:
     return f"coalesce(sum({compiler.process(element.clauses, **options)})::float8, 0)"
+
+
+class this_replica(FunctionElement[str]):  # noqa: N801 - a function of SQL
+    """The id of the replica that executes the statement; NULL in SQLite, which one process uses."""
+
+    type = sa.Text()
+    inherit_cache = True
+
+
+class is_own(FunctionElement[bool]):  # noqa: N801 - a function of SQL
+    """Whether a column names this replica; true in SQLite."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+
+
+class is_abandoned(FunctionElement[bool]):  # noqa: N801 - a function of SQL
+    """Whether a column names no living replica; true in SQLite, whose earlier process has ended."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+
+
+@compiles(this_replica, "sqlite")
+def _this_replica_in_sqlite(element: this_replica, compiler: SQLCompiler, **options: Any) -> str:
+    return "NULL"
+
+
+@compiles(this_replica, "postgresql")
+def _this_replica_in_postgresql(element: this_replica, compiler: SQLCompiler, **options: Any) -> str:
+    return "current_setting('torana.replica', true)"
+
+
+@compiles(is_own, "sqlite")
+@compiles(is_abandoned, "sqlite")
+def _true_in_sqlite(element: Any, compiler: SQLCompiler, **options: Any) -> str:
+    return "1"
+
+
+@compiles(is_own, "postgresql")
+def _is_own_in_postgresql(element: is_own, compiler: SQLCompiler, **options: Any) -> str:
+    return f"({compiler.process(element.clauses, **options)} = current_setting('torana.replica', true))"
+
+
+@compiles(is_abandoned, "postgresql")
+def _is_abandoned_in_postgresql(element: is_abandoned, compiler: SQLCompiler, **options: Any) -> str:
+    column = compiler.process(element.clauses, **options)
+    return f"({column} IS NULL OR {column} NOT IN (SELECT replicas.id FROM replicas))"  # noqa: S608 - a column

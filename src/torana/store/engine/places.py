@@ -19,6 +19,9 @@ from torana.store.engine.sqlite import SqliteDatabase
 
 T = TypeVar("T")
 
+#: The purpose of a gateway, for other programs that find the database in use.
+GATEWAY = "gateway"
+
 #: The database's file in the data directory.
 DATABASE_NAME = "torana.db"
 
@@ -27,7 +30,7 @@ class DatabasePlace(ABC):
     """A place that may hold a database."""
 
     @abstractmethod
-    def open(self, *, purpose: str = "gateway") -> Database:
+    def open(self, *, purpose: str = GATEWAY) -> Database:
         """Open the database for writing; create or upgrade it first. Raises ``OperatorError``.
 
         ``purpose`` names the program for other programs that find the database in use.
@@ -58,7 +61,7 @@ class SqlitePlace(DatabasePlace):
     def __str__(self) -> str:
         return str(self._path)
 
-    def open(self, *, purpose: str = "gateway") -> Database:
+    def open(self, *, purpose: str = GATEWAY) -> Database:
         migrate(self._path)
         return SqliteDatabase(path=self._path)
 
@@ -73,17 +76,19 @@ class SqlitePlace(DatabasePlace):
 
 
 class PostgresPlace(DatabasePlace):
-    """A PostgreSQL database, used by one gateway or command at a time."""
+    """A PostgreSQL database, used by one gateway or command at a time, or by several replicas."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, replicated: bool = False) -> None:
         """Raise ``ConfigInvalid`` if psycopg is missing or cannot read the address."""
         self.url = PostgresUrl(url)
+        self._replicated = replicated
 
     def __str__(self) -> str:
         return f"PostgreSQL {self.url}"
 
-    def open(self, *, purpose: str = "gateway") -> Database:
-        return PostgresDatabase(url=self.url, purpose=purpose)
+    def open(self, *, purpose: str = GATEWAY) -> Database:
+        replicated = self._replicated and purpose == GATEWAY
+        return PostgresDatabase(url=self.url, purpose=purpose, replicated=replicated)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         return read_tables(self.url, work)

@@ -146,6 +146,10 @@ turns = sa.Table(
     sa.Column("words_row", sa.BigInteger),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("ended_at", UtcTime),
+    # The replica that accepted or claimed the turn; NULL in SQLite.
+    sa.Column("replica", Text),
+    # A running turn is to be cancelled by the replica that runs it.
+    sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.UniqueConstraint("session_id", "seq"),
     # A repeated platform message is the same turn.
     sa.Index("uq_turns_message", "account", "message", unique=True),

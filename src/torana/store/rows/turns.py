@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Turn, Usage
-from torana.store.engine.dialects import insert
+from torana.store.engine.dialects import insert, is_abandoned, is_own, this_replica
 from torana.store.engine.tables import active, calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.engine.tables import approvals as asked
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
@@ -222,7 +222,7 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
         ended_at=None,
     )
     message_index.drop(connection, turns.c.id == turn.id)
-    connection.execute(_FINISH, {"key": turn.id, "words_row": None} | _values(again))
+    connection.execute(_AGAIN, {"key": turn.id, "words_row": None} | _values(again))
     deliveries.drop_failure_notice(connection, turn.id)
     return again
 
@@ -250,16 +250,21 @@ def take_steers(connection: Connection, turn: Turn, step: int) -> list[Turn]:
     return [turn_of(row) for row in taken.mappings()]
 
 
-def requeue(connection: Connection) -> None:
-    """Queue the running turns again at an orderly stop, without counting a crash.
+def request_cancel(connection: Connection, turn_id: str) -> None:
+    """Have the replica that runs a turn cancel it."""
+    connection.execute(_REQUEST_CANCEL, {"key": turn_id})
 
-    Interrupted turns stay active; the next process ends them.
+
+def requeue(connection: Connection) -> None:
+    """Queue the running turns of this process again at an orderly stop, without counting a crash.
+
+    Interrupted and cancelled turns stay active; the next process ends them.
     """
-    connection.execute(_REQUEUE.where(~_is_interrupted))
+    connection.execute(_REQUEUE.where(is_own(turns.c.replica), ~is_stopped))
 
 
 def list_interrupted(connection: Connection) -> list[Turn]:
-    """Return the active turns at a crash that another message was about to interrupt, as queued.
+    """Return the turns that a crash left active and that were about to be interrupted or cancelled, as queued.
 
     Call it before ``recover``, which queues all active turns.
     """
@@ -267,17 +272,17 @@ def list_interrupted(connection: Connection) -> list[Turn]:
 
 
 def list_requesting(connection: Connection) -> list[Turn]:
-    """Return the active turns with a model request that was sent and is not settled."""
+    """Return the turns that a crash left active with a model request that was sent and is not settled."""
     return [turn_of(row) for row in connection.execute(_REQUESTING).mappings()]
 
 
 def recover(connection: Connection) -> list[Turn]:
-    """Queue the active turns after a crash, and count the crash for turns that settled nothing.
+    """Queue the turns that a crash left active, and count the crash for those that settled nothing.
 
-    Returns all unfinished turns, ordered within each session; none of them runs.
+    Returns the unfinished turns of sessions in which no turn runs, ordered within each session.
     """
     connection.execute(_COUNT_CRASHES)
-    connection.execute(_REQUEUE)
+    connection.execute(_REQUEUE.where(_is_left))
     return [turn_of(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
 
 
@@ -459,7 +464,9 @@ def _failure(turn: Turn) -> dict[str, Any]:
 
 _HOLDS_NOTHING = {"reserved_tokens": 0, "reserved_microusd": 0, "reserved_on": None, "open_requests": 0}
 #: Columns that ``Turn`` does not have.
-_NOT_OF_A_TURN = frozenset({"merged_step", "words_row", *_HOLDS_NOTHING, *usage.USED})
+_NOT_OF_A_TURN = frozenset(
+    {"merged_step", "words_row", "replica", "cancel_requested", *_HOLDS_NOTHING, *usage.USED}
+)
 
 
 def turn_of(row: RowMapping) -> Turn:
@@ -520,7 +527,7 @@ _STEER_NO_MORE = (
     )
     .values(on_busy="queue")
 )
-_INSERT = sa.insert(turns)
+_INSERT = sa.insert(turns).values(replica=this_replica())
 _GET = sa.select(turns).where(turns.c.id == sa.bindparam("id"))
 _HEARD = sa.select(turns).where(
     turns.c.account == sa.bindparam("account"), turns.c.message == sa.bindparam("message")
@@ -539,7 +546,7 @@ _NEXT = (
 _START = (
     sa.update(turns)
     .where(turns.c.id == sa.bindparam("key"))
-    .values(state="running", attempt=turns.c.attempt + 1)
+    .values(state="running", attempt=turns.c.attempt + 1, replica=this_replica())
 )
 _other = turns.alias("other")
 _is_interrupted = sa.exists().where(
@@ -551,8 +558,11 @@ _is_interrupted = sa.exists().where(
     _other.c.user.is_not_distinct_from(turns.c.user),
     _other.c.token.is_not_distinct_from(turns.c.token),
 )
-_INTERRUPTED = sa.select(turns).where(active, _is_interrupted)
-_REQUESTING = sa.select(turns).where(active, turns.c.open_requests > 0)
+#: Another message or a caller is about to end the running turn.
+is_stopped = turns.c.cancel_requested | _is_interrupted
+_is_left = is_abandoned(turns.c.replica)
+_INTERRUPTED = sa.select(turns).where(active, _is_left, is_stopped)
+_REQUESTING = sa.select(turns).where(active, _is_left, turns.c.open_requests > 0)
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
 _own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
 _cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)
@@ -563,8 +573,12 @@ _settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists(
 )
 #: A turn that only waited for approval is not counted.
 _idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.state == "started")
-_COUNT_CRASHES = sa.update(turns).where(active, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
-_ALL_UNFINISHED = sa.select(turns).where(unfinished).order_by(turns.c.session_id, turns.c.seq)
+_COUNT_CRASHES = sa.update(turns).where(active, _is_left, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
+_active_in_session = sa.exists().where(_other.c.session_id == turns.c.session_id, active)
+#: Those behind a turn of another replica follow there.
+_ALL_UNFINISHED = (
+    sa.select(turns).where(unfinished, ~_active_in_session).order_by(turns.c.session_id, turns.c.seq)
+)
 _UNFINISHED_TURNS = (
     sa.select(turns).where(turns.c.session_id == sa.bindparam("session_id"), unfinished).order_by(turns.c.seq)
 )
@@ -576,6 +590,8 @@ _IDLE_SESSIONS = (
     .order_by(turns.c.session_id)
 )
 _FINISH = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
+_AGAIN = _FINISH.values(replica=this_replica(), cancel_requested=False)
+_REQUEST_CANCEL = _FINISH.values(cancel_requested=True)
 _PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
     history.c.session_id == sa.bindparam("of_session")
 )

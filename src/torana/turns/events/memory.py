@@ -32,6 +32,8 @@ class _Channel:
         self._size = 0
         self._more = asyncio.Event()
         self.first = 0
+        #: The events of the next attempt, which another process began.
+        self.following: _Channel | None = None
 
     @property
     def end(self) -> int:
@@ -102,7 +104,11 @@ class MemoryEventLog(EventLog):
 
     def open(self, turn_id: str, *, attempt: int) -> None:
         self.forget(turn_id)
-        self._live[turn_id] = _Channel(attempt=attempt, limit=self._turn_bytes)
+        before = self._live.get(turn_id)
+        self._live[turn_id] = channel = _Channel(attempt=attempt, limit=self._turn_bytes)
+        if before is not None:
+            before.following = channel
+            before.wake()
 
     def append(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
         channel = self._live[turn_id]
@@ -134,6 +140,8 @@ class MemoryEventLog(EventLog):
                 event = channel.at(position)
                 position += 1
                 yield event
+            elif channel.following is not None:
+                channel, position = channel.following, 0
             elif channel.is_closed or self._closed:
                 return
             else:

@@ -25,8 +25,8 @@ OLDEST = 140_000
 _SESSION = {
     "TimeZone": "UTC",
     "default_transaction_isolation": "read committed",
-    "idle_in_transaction_session_timeout": "10s",
-    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "4s",
+    "lock_timeout": "6s",
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",

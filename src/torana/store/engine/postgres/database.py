@@ -1,10 +1,11 @@
-"""PostgreSQL in one thread, with group commit."""
+"""PostgreSQL in one thread, with group commit; other replicas may use it at the same time."""
 
 from __future__ import annotations
 
 import queue
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, Operationa
 from torana.errors import StoreUnavailable
 from torana.store.engine.database import Database, QueuedJob, do_nothing
 from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.replicas import renew
 from torana.store.engine.postgres.writer import Writer
 from torana.store.engine.tables import memory_words, message_words, metadata
 
@@ -25,8 +27,12 @@ _POLL = 0.5
 #: Maximum number of attempts of a transaction that conflicts, or whose connection is lost before its COMMIT.
 _ATTEMPTS = 3
 
-#: Errors after which the transaction may succeed: a serialization failure and a deadlock.
-_CONFLICTS = frozenset({"40001", "40P01"})
+#: Seconds that rewriting all tables may take before another replica takes over.
+_REWRITING = 3600
+
+#: Errors after which the transaction may succeed: a serialization failure, a deadlock, and a lock that another
+#: process held for too long.
+_CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 
 #: The rare outcome of a transaction whose COMMIT got no answer before the gateway stopped or was replaced.
 _UNKNOWN = "The connection was lost, and it is unknown whether this was stored. Look before you repeat it."
@@ -45,7 +51,7 @@ class _Uncertain:
 
 
 class PostgresDatabase(Database):
-    """The only connection that writes to a PostgreSQL database, in its own thread.
+    """The connection of this process that writes to a PostgreSQL database, in its own thread.
 
     If the connection is lost while a transaction commits, its callers wait until the database can say whether
     it was committed: ``StoreUnavailable`` means that nothing was stored, except if the gateway stops meanwhile.
@@ -60,13 +66,19 @@ class PostgresDatabase(Database):
         *,
         url: PostgresUrl,
         purpose: str = "gateway",
+        replicated: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the right to write, and create or upgrade the tables. Raises as ``Writer`` does."""
+        """Take the right to write, and create or upgrade the tables. See ``Writer``."""
         super().__init__(monotonic=monotonic)
-        self._writer = Writer(url, purpose=purpose)
+        self._writer = Writer(url, purpose=purpose, replicated=replicated)
+        self.replica = self._writer.replica if replicated else None
         self._uncertain: _Uncertain | None = None
         self._thread.start()
+
+    @property
+    def lost(self) -> bool:
+        return self._writer.lost
 
     async def rewrite(self) -> None:
         """Rewrite all tables (VACUUM FULL), without remains of deleted rows. See ``Database.rewrite``."""
@@ -158,12 +170,15 @@ class PostgresDatabase(Database):
             return self._unavailable(error.orig)
 
     def _touch(self, connection: Connection) -> None:
-        connection.exec_driver_sql("UPDATE torana_writer SET commits = commits")
+        renew(connection)
 
     def _dispose(self) -> None:
         if self._uncertain is not None:
             batch, self._uncertain = self._uncertain.batch, None
             self._settle(batch, self._fail(batch, StoreUnavailable(_UNKNOWN)))
+        if not self._writer.lost:
+            with suppress(StoreUnavailable, DBAPIError):
+                self._writer.leave()
         self._writer.engine.dispose()
 
     def _is_broken(self, error: DBAPIError) -> bool:
@@ -180,5 +195,6 @@ def _may_succeed(error: DBAPIError) -> bool:
 
 
 def _rewrite(connection: Connection) -> None:
+    renew(connection, seconds=_REWRITING)
     for name in (*metadata.tables, memory_words.name, message_words.name):
         connection.exec_driver_sql(f'VACUUM FULL "{name}"')

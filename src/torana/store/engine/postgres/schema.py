@@ -18,16 +18,24 @@ LOCK_SPACE = 0x746F7261
 #: The lock of the transaction that creates or upgrades the tables.
 _MIGRATION_LOCK = 2
 
-#: The gateway that writes, by the id of its process, and the number of its last transaction.
-WRITER_TABLE = """
-CREATE TABLE torana_writer (
-    one BOOLEAN DEFAULT true NOT NULL,
-    process TEXT COLLATE "C" NOT NULL,
+#: Seconds without a committed transaction after which another replica may take over.
+LEASE = 8
+
+#: The processes that may write: the number of the last transaction of each, and the end of its lease.
+REPLICAS_TABLE = """
+CREATE TABLE replicas (
+    id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    version TEXT COLLATE "C" NOT NULL,
     commits BIGINT NOT NULL,
-    CONSTRAINT pk_torana_writer PRIMARY KEY (one),
-    CONSTRAINT ck_torana_writer_one CHECK (one)
+    started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    lease_until TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_replicas PRIMARY KEY (id)
 )
 """
+#: Delete the leases of replicas that have ended; a holder is ``<replica>#<account>``.
+FREE_ACCOUNTS = "DELETE FROM leases WHERE split_part(holder, '#', 1) NOT IN (SELECT id FROM replicas)"
+
 _VERSION_TABLE = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
 
 _log = logging.getLogger(__name__)
@@ -57,7 +65,7 @@ def revision(connection: Connection, target: str) -> str | None:
     tables = sa.inspect(connection).get_table_names()
     if not tables:
         return None
-    if not {"alembic_version", "torana_writer", "turns"}.issubset(tables):
+    if not {"alembic_version", "turns", "memories"}.issubset(tables):
         raise DatabaseUnusable(
             f"the PostgreSQL database {target} has tables of another program; create a database for Torana "
             "alone: CREATE DATABASE torana ENCODING 'UTF8' TEMPLATE template0"
@@ -75,10 +83,9 @@ def create_tables(connection: Connection) -> None:
     """Create the newest tables without Alembic, whose import is slow."""
     copy_conditions()
     metadata.create_all(connection, checkfirst=False)
-    connection.exec_driver_sql(WRITER_TABLE)
+    connection.exec_driver_sql(REPLICAS_TABLE)
     connection.exec_driver_sql(_VERSION_TABLE)
     connection.execute(sa.text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
-    connection.exec_driver_sql("INSERT INTO torana_writer (process, commits) VALUES ('', 0)")
 
 
 def copy_conditions() -> None:

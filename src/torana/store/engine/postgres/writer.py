@@ -1,14 +1,19 @@
-"""The one connection that writes.
+"""The connection that writes, and the right to write.
 
-It holds an advisory lock for as long as it lasts, so no other gateway can write at the same time: the lock and
-the right to write are lost together. The row of ``torana_writer`` names the process that took the lock last,
-and the number of its last transaction. After a connection was lost, the row shows whether another gateway has
-written in the meantime, and whether a transaction whose COMMIT got no answer was committed.
+A process that may write has a row in ``replicas``. Each writing transaction holds one advisory lock to its end,
+so the transactions of all processes run one after the other, as in SQLite, and stores its number in the row of
+its process. Another process deletes the row when the lease in it has ended: from then on the process stores
+nothing. After a connection was lost, the row shows whether a transaction whose COMMIT got no answer was
+committed.
+
+For as long as the connection lasts it holds a second advisory lock: exclusively, or together with other
+replicas.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,24 +21,35 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from torana import __version__
 from torana.errors import DatabaseBusy, StoreUnavailable
 from torana.messages import new_id
 from torana.store.engine.postgres.connection import PostgresUrl
-from torana.store.engine.postgres.schema import LOCK_SPACE, prepare
+from torana.store.engine.postgres.schema import FREE_ACCOUNTS, LEASE, LOCK_SPACE, prepare
 
 if TYPE_CHECKING:
     import psycopg
 
-#: The lock of the gateway that writes.
-_WRITER_LOCK = 1
+#: The lock of the processes that use the database, and the lock of the transaction that writes.
+_USE_LOCK, _WRITE_LOCK = 1, 3
 
-#: Seconds that a start waits for the lock: the session of a gateway that was just killed ends a little later.
+#: Seconds that a start waits for the lock: the session of a process that was just killed ends a little later.
 _PATIENCE = 3.0
 
 #: The first words of statements that change nothing.
 _READS = frozenset({"SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK", "DECLARE", "FETCH", "CLOSE", "SET", "SHOW"})
 
-_TAKE = "SELECT pg_try_advisory_lock(%s, %s)"
+_BE_ALONE = "SELECT pg_try_advisory_lock(%s, %s)"
+_SHARE = "SELECT pg_try_advisory_lock_shared(%s, %s)"
+_NO_LONGER_ALONE = "SELECT pg_advisory_unlock(%s, %s)"
+_WRITE = f"SELECT pg_advisory_xact_lock({LOCK_SPACE}, {_WRITE_LOCK})"
+_STAMP = """
+UPDATE replicas SET commits = %s, lease_until = clock_timestamp() + make_interval(secs => %s) WHERE id = %s
+"""
+_REGISTER = """
+INSERT INTO replicas (id, name, version, commits, started_at, lease_until)
+VALUES (%s, %s, %s, 0, clock_timestamp(), clock_timestamp() + make_interval(secs => %s))
+"""
 _HOLDER = """
 SELECT activity.pid, activity.application_name, activity.client_addr, activity.backend_start
 FROM pg_locks JOIN pg_stat_activity AS activity USING (pid)
@@ -47,17 +63,22 @@ _log = logging.getLogger(__name__)
 class Writer:
     """The right to write, with its connection. Used by one thread."""
 
-    def __init__(self, url: PostgresUrl, *, purpose: str) -> None:
-        """Take the lock, and create or upgrade the tables.
+    def __init__(self, url: PostgresUrl, *, purpose: str, replicated: bool) -> None:
+        """Take the lock, create or upgrade the tables, and register this process.
 
-        Raises ``DatabaseBusy`` with the holder of the lock, ``DatabaseUnusable`` or ``DatabaseTooNew``.
+        With ``replicated`` other replicas may use the database at the same time. Raises ``DatabaseBusy`` with
+        the holder of the lock, ``DatabaseUnusable`` or ``DatabaseTooNew``.
         """
         self._url = url
         self._purpose = purpose
-        self._process = new_id("prc")
+        self._replicated = replicated
+        #: The id of this process among those that use the database.
+        self.replica = new_id("rep")
         self._pid: int | None = None
         self._claimed = False
-        #: Whether another process has written since this one held the lock: this one never writes again.
+        #: Whether no other process used the database when the connection was opened.
+        self._alone = False
+        #: Whether another process has taken over: this one never writes again.
         self.lost = False
         #: The number of the last transaction that is known to be committed.
         self._commits = 0
@@ -71,28 +92,30 @@ class Writer:
             raise
 
     def begin(self) -> Connection:
-        """Return the connection with a transaction; it is opened again if it was lost.
+        """Return the connection with a transaction, which runs alone. A lost connection is replaced.
 
         Raises ``StoreUnavailable``, always once ``lost`` is true, or ``DBAPIError``.
         """
         if self.lost:
             raise self._taken_over()
         connection = self.engine.connect()
+        try:
+            connection.exec_driver_sql(_WRITE)
+        except BaseException:
+            connection.close()
+            raise
         self._wrote = False
-        connection.begin()
         return connection
 
     def stamp(self, connection: Connection) -> int | None:
         """Return the number of the connection's transaction, stored in it; None if it has changed nothing.
 
-        Raises ``StoreUnavailable`` if another process has written.
+        Raises ``StoreUnavailable`` if another process has taken over.
         """
         if not self._wrote:
             return None
         number = self._commits + 1
-        values = (number, self._process)
-        stamped = connection.exec_driver_sql("UPDATE torana_writer SET commits = %s WHERE process = %s", values)
-        if stamped.rowcount != 1:
+        if connection.exec_driver_sql(_STAMP, (number, LEASE, self.replica)).rowcount != 1:
             raise self._taken_over()
         return number
 
@@ -105,21 +128,35 @@ class Writer:
 
         Raises ``StoreUnavailable`` or ``DBAPIError`` if that cannot be known now.
         """
-        with self.begin() as connection:
-            stored = connection.exec_driver_sql("SELECT commits FROM torana_writer").scalar_one()
+        with self.begin() as connection:  # the lost transaction has ended: it held the lock
+            mine = "SELECT commits FROM replicas WHERE id = %s"
+            stored = connection.exec_driver_sql(mine, (self.replica,)).scalar()
+        if stored is None:
+            raise self._taken_over()
         if stored == number:
             self._commits = number
-        return stored == number
+        return bool(stored == number)
+
+    def leave(self) -> None:
+        """Give up the right to write. Raises ``StoreUnavailable`` or ``DBAPIError``."""
+        with self.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM replicas WHERE id = %s", (self.replica,))
+            connection.commit()
 
     def _claim(self) -> None:
-        """Take the lock and write the process's id into the row."""
+        """Take the lock and write the row of this process."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
                 with self.engine.begin() as connection:
                     prepare(connection, str(self._url))
-                    claim = "UPDATE torana_writer SET process = %s, commits = 0"
-                    connection.exec_driver_sql(claim, (self._process,))
+                    connection.exec_driver_sql(_WRITE)
+                    if self._alone:  # the other processes have ended, whatever their leases say
+                        connection.exec_driver_sql("DELETE FROM replicas")
+                    name = f"{self._purpose} on {socket.gethostname()}"
+                    connection.exec_driver_sql(_REGISTER, (self.replica, name, __version__, LEASE))
+                    if self._alone:
+                        connection.exec_driver_sql(FREE_ACCOUNTS)
                 break
             except DatabaseBusy:
                 if time.monotonic() > deadline:
@@ -128,11 +165,15 @@ class Writer:
             except DBAPIError as error:
                 raise self._url.unusable(error.orig) from error
         self._claimed = True
+        if self._replicated and self._alone:
+            with self.engine.connect() as connection:
+                connection.exec_driver_sql(_NO_LONGER_ALONE, (LOCK_SPACE, _USE_LOCK))
 
     def _open(self) -> psycopg.Connection:
         """Return a connection that holds the lock. Raises ``DatabaseBusy`` or ``StoreUnavailable``."""
         connection = self._url.connect(self._purpose)
         try:
+            connection.execute("SELECT set_config('torana.replica', %s, false)", (self.replica,))
             self._lock(connection)
             connection.autocommit = False
         except BaseException:
@@ -142,35 +183,34 @@ class Writer:
         return connection
 
     def _lock(self, connection: psycopg.Connection) -> None:
-        """Take the lock.
-
-        Raises ``StoreUnavailable`` if another process has written since this one held the lock, or if its
-        transactions are lost.
-        """
-        taken = connection.execute(_TAKE, (LOCK_SPACE, _WRITER_LOCK)).fetchone()
-        if taken is None or not taken[0]:
+        """Take the lock of the processes that use the database."""
+        self._end_own_session(connection)
+        use = (LOCK_SPACE, _USE_LOCK)
+        self._alone = _is_true(connection, _BE_ALONE, use)
+        if self._replicated and _is_true(connection, _SHARE, use):
+            if self._alone and self._claimed:
+                _is_true(connection, _NO_LONGER_ALONE, use)
+        elif not self._alone:
             raise self._refusal(connection)
-        if not self._claimed:
-            return
-        row = connection.execute("SELECT process, commits FROM torana_writer").fetchone()
-        if row is None or row[0] != self._process or row[1] not in (self._commits, self._commits + 1):
-            raise self._taken_over()
+
+    def _end_own_session(self, connection: psycopg.Connection) -> None:
+        """End the lost session of this process, which may still hold locks."""
+        for lock in (_USE_LOCK, _WRITE_LOCK):
+            for holder in connection.execute(_HOLDER, (LOCK_SPACE, lock)).fetchall():
+                if holder[0] == self._pid:
+                    connection.execute("SELECT pg_terminate_backend(%s, 1000)", (self._pid,))
 
     def _taken_over(self) -> StoreUnavailable:
         if not self.lost:
             _log.error("database_taken_over")
         self.lost = True
-        return StoreUnavailable(
-            "Another gateway has used the database since the connection was lost. Restart this gateway."
-        )
+        return StoreUnavailable("Another gateway has taken over the work of this one. Restart this gateway.")
 
     def _refusal(self, connection: psycopg.Connection) -> DatabaseBusy | StoreUnavailable:
-        """Return the error for a lock that is taken; end the session of this process that may still hold it."""
-        holder = connection.execute(_HOLDER, (LOCK_SPACE, _WRITER_LOCK)).fetchone()
-        if holder is not None and holder[0] == self._pid:
-            connection.execute("SELECT pg_terminate_backend(%s)", (self._pid,))
+        """Return the error for a lock that is taken."""
         if self._claimed:
             return StoreUnavailable(headers={"Retry-After": "5"})
+        holder = connection.execute(_HOLDER, (LOCK_SPACE, _USE_LOCK)).fetchone()
         return DatabaseBusy(
             f"the PostgreSQL database {self._url} is used by {_describe(holder)}. Stop it, or name another "
             "database with TORANA_DATABASE_URL. The session of a machine that has failed ends within 15 seconds"
@@ -182,6 +222,11 @@ class Writer:
         done = (cursor.statusmessage or "").partition(" ")[0]
         if done not in _READS and cursor.rowcount != 0:
             self._wrote = True
+
+
+def _is_true(connection: psycopg.Connection, question: str, values: tuple[int, int]) -> bool:
+    row = connection.execute(question.encode(), values).fetchone()
+    return bool(row and row[0])
 
 
 def _describe(holder: tuple[Any, ...] | None) -> str:

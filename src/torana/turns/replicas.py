@@ -1,0 +1,111 @@
+"""Share the turns with other replicas: notice their changes, and continue the turns of ended replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+
+from torana.errors import StoreUnavailable
+from torana.store.engine.database import Connection, Database
+from torana.store.engine.postgres import replicas
+from torana.store.rows.shared_turns import Changes, read_changes
+from torana.turns.approvals import Approvals
+from torana.turns.recovery import Recovery
+from torana.turns.runner import Runner
+
+#: Seconds between two checks. Each renews the lease of this replica.
+_CHECK = 1.0
+
+#: The number of consecutive checks that must find the same ended lease before its replica counts as ended. A
+#: replica that waited for the database, as this one did, renews its lease in this time.
+_CHECKS = 3
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaWatch:
+    """Renews the lease of this replica, and does for shared turns what a single process does in memory.
+
+    It ends the waits for turns that another replica has ended, cancels turns and continues approvals that
+    another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica has
+    ended, the turns of that replica are recovered as after a crash.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        runner: Runner,
+        recovery: Recovery,
+        approvals: Approvals,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._database = database
+        self._runner = runner
+        self._recovery = recovery
+        self._approvals = approvals
+        self._pause = pause
+        #: The end of the lease of each replica that seems to have ended, and the number of checks that saw it.
+        self._suspected: dict[str, tuple[datetime, int]] = {}
+        self._task: asyncio.Task[None] | None = None
+        #: Set when another replica has taken over the work of this one.
+        self.lost = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to check, every second."""
+        self._task = asyncio.create_task(self._keep_checking(), name="replicas")
+
+    async def stop(self) -> None:
+        """End the checks. The lease ends with the connection to the database."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def check(self) -> None:
+        """Check once. Raises ``StoreUnavailable``."""
+        live = self._runner.live
+        waited = [one.turn.id for one in live.entries() if one.task is None]
+
+        def look(connection: Connection) -> tuple[Changes, list[replicas.Replica]]:
+            replicas.renew(connection)
+            changes = read_changes(connection, waited, hold=self._runner.claims_nothing)
+            return changes, [one for one in replicas.list_replicas(connection) if not one.alive]
+
+        changes, ended = await self._database.run(look)
+        live.end_elsewhere(changes.ended)
+        for turn_id in changes.stopped:
+            self._runner.cancel(turn_id)
+        for call in changes.decided:
+            self._approvals.wake_call(call)
+        for turn in changes.claimed:
+            await self._runner.adopt(turn)
+        await self._remove(ended)
+        if changes.abandoned and not self._runner.claims_nothing:
+            await self._recovery.start()
+
+    async def _remove(self, ended: list[replicas.Replica]) -> None:
+        """Remove the replicas whose lease has ended for several checks."""
+        before, self._suspected = self._suspected, {}
+        for one in ended:
+            lease, checks = before.get(one.id, (one.lease_until, 0))
+            self._suspected[one.id] = (one.lease_until, checks + 1 if lease == one.lease_until else 1)
+        gone = [id_ for id_, (_, checks) in self._suspected.items() if checks >= _CHECKS]
+        if gone:
+            for name in await self._database.run(partial(replicas.remove, replicas=gone)):
+                _log.warning("replica_ended", extra={"replica": name})
+
+    async def _keep_checking(self) -> None:
+        while True:
+            try:
+                await self.check()
+            except StoreUnavailable as error:
+                if self._database.lost:
+                    self.lost.set()
+                    return
+                _log.debug("replicas_not_checked", extra={"reason": error.detail})
+            except Exception:  # noqa: BLE001 - the lease must be renewed
+                _log.exception("replicas_not_checked")
+            await self._pause(_CHECK)

@@ -1,0 +1,220 @@
+"""Several gateways on one PostgreSQL database."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from itertools import count, cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from tests.postgres import PostgresServer
+from tests.standins.gate import Gate
+
+if TYPE_CHECKING:
+    from tests.acceptance.conftest import Gateway, Person
+
+Eventually = Callable[[Callable[[], Any]], Any]
+Replicas = Callable[..., list["Gateway"]]
+
+ASKS = json.dumps([{"tool": "calculate", "permission": "ask"}])
+
+
+@pytest.fixture
+def server() -> Generator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def gate() -> Generator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open()
+
+
+@pytest.fixture
+def replicas(
+    server: PostgresServer, new_gateway: Callable[..., Gateway], gate: Gate, tmp_path: Path
+) -> Replicas:
+    """``replicas(2)`` starts two gateways with the tool ``dawdle``, which waits at the gate."""
+    (tmp_path / "dawdling.py").write_text(gate.tool)
+
+    def start(number: int, **settings: str) -> list[Gateway]:
+        url = server.create("torana")
+        started = [
+            new_gateway(
+                home=f"home {index}",
+                TORANA_DATABASE_URL=url,
+                TORANA_REPLICAS="true",
+                TORANA_TOOLS="dawdling:dawdle",
+                PYTHONPATH=str(tmp_path),
+                **settings,
+            )
+            for index in range(number)
+        ]
+        for gateway in started:
+            gateway.start()
+        return started
+
+    return start
+
+
+def begin(person: Person, content: str) -> str:
+    """Send a message without waiting for the answer, and return the path of its turn."""
+    with person.client() as client:
+        sent = client.post("message", json=person.body(content), headers={"Prefer": "respond-async"})
+        return f"v1/turns/{sent.raise_for_status().json()['id']}"
+
+
+def reply_of(turn: dict[str, Any]) -> str | None:
+    return turn["reply"] if turn["status"] == "completed" else None
+
+
+def attempts(server: PostgresServer) -> list[tuple[object, ...]]:
+    return server.execute("SELECT attempt FROM turns", "torana")
+
+
+def test_session_is_answered_in_order_by_all_replicas(
+    replicas: Replicas, server: PostgresServer, person: type[Person], gate: Gate, eventually: Eventually
+) -> None:
+    first, second = (person(url=gateway.url) for gateway in replicas(2))
+    slow = begin(first, "use dawdle")
+    gate.reached()
+    answers: list[str] = []
+    waits = threading.Thread(target=lambda: answers.append(second.say("what is 6 * 7")))
+    waits.start()
+    asked = "SELECT id FROM turns WHERE content = 'what is 6 * 7'"
+    ((behind,),) = eventually(lambda: server.execute(asked, "torana"))
+    gate.open()
+    waits.join(30)
+
+    assert "42" in answers[0]
+    assert reply_of(first.get(slow)) == "dawdled to the end"
+    assert reply_of(first.get(f"v1/turns/{behind}")) == answers[0]
+    assert "6 * 7" in first.say("what did I say last?")
+
+
+def test_turn_of_a_killed_replica_is_finished_by_another(
+    replicas: Replicas, server: PostgresServer, person: type[Person], gate: Gate, eventually: Eventually
+) -> None:
+    killed, other = replicas(2)
+    ana, bob = person(url=killed.url), person(url=other.url)
+    turn = begin(ana, "use dawdle")
+    gate.reached()
+    waited: list[httpx2.Response] = []
+
+    def wait() -> None:
+        with bob.client() as client:
+            waited.append(client.get(f"{turn}/events"))
+
+    waits = threading.Thread(target=wait)
+    waits.start()
+    killed.stop(signal.SIGKILL)
+    gate.open()
+
+    assert eventually(lambda: reply_of(bob.get(turn))) == "dawdled to the end"
+    assert attempts(server) == [(2,)]
+    waits.join(30)
+    assert "turn.completed" in waited[0].text
+    assert "dawdled to the end" in waited[0].text
+
+
+def test_replica_that_stops_hands_its_turns_over(
+    replicas: Replicas, person: type[Person], gate: Gate, eventually: Eventually
+) -> None:
+    stopped, other = replicas(2, TORANA_DRAIN="0")
+    ana, bob = person(url=stopped.url), person(url=other.url)
+    turn = begin(ana, "use dawdle")
+    gate.reached()
+    assert stopped.stop() == 0
+    gate.open()
+
+    assert eventually(lambda: reply_of(bob.get(turn))) == "dawdled to the end"
+    assert "replica_ended" not in other.written_output()
+
+
+def test_other_replica_decides_and_cancels(
+    replicas: Replicas, person: type[Person], gate: Gate, eventually: Eventually
+) -> None:
+    ana, bob = (person(url=gateway.url) for gateway in replicas(2, TORANA_PERMISSIONS=ASKS))
+    turn = begin(ana, "what is 6 * 7")
+    (asked,) = eventually(lambda: bob.get(turn)["approvals"])
+    with bob.client() as client:
+        client.post(f"{turn}/approvals/{asked['callId']}", json={"decision": "approve"}).raise_for_status()
+    assert "42" in eventually(lambda: reply_of(bob.get(turn)))
+
+    turn = begin(ana, "use dawdle")
+    gate.reached()
+    with bob.client() as client:
+        assert client.post(f"{turn}/cancel").raise_for_status().json()["status"] == "cancelled"
+    assert ana.get(turn)["status"] == "cancelled"
+
+
+def test_replica_that_was_stopped_for_long_stores_nothing_and_ends(
+    replicas: Replicas, server: PostgresServer, person: type[Person], gate: Gate, eventually: Eventually
+) -> None:
+    frozen, other = replicas(2)
+    ana, bob = person(url=frozen.url), person(url=other.url)
+    turn = begin(ana, "use dawdle")
+    gate.reached()
+    frozen.signal(signal.SIGSTOP)
+    gate.open()
+    assert eventually(lambda: reply_of(bob.get(turn))) == "dawdled to the end"
+    frozen.signal(signal.SIGCONT)
+
+    assert frozen.wait() == 1
+    assert "another replica has taken over the work of this one" in frozen.written_output()
+    assert attempts(server) == [(2,)]
+
+
+def test_every_message_is_answered_once_and_in_order_while_replicas_are_killed(
+    replicas: Replicas, server: PostgresServer, eventually: Eventually
+) -> None:
+    gateways = replicas(3)
+    accepted: dict[str, tuple[str, int]] = {}
+    done = threading.Event()
+
+    def talk(speaker: int) -> None:
+        with httpx2.Client(timeout=60, trust_env=False) as client:
+            for number in count(1):
+                key = str(uuid4())
+                body = {"content": f"what is {speaker} * {number}", "channelId": f"channel {speaker}"}
+                for gateway in cycle(gateways):
+                    if done.is_set():
+                        return
+                    with suppress(httpx2.TransportError):
+                        headers = {"Prefer": "respond-async", "Idempotency-Key": key}
+                        sent = client.post(f"{gateway.url}message", json=body, headers=headers)
+                        if sent.status_code == 202:
+                            accepted[sent.json()["id"]] = (f"channel {speaker}", speaker * number)
+                            break
+                        assert sent.status_code in (429, 503), sent.text
+                    done.wait(0.05)
+
+    speakers = [threading.Thread(target=talk, args=[number]) for number in range(1, 5)]
+    for speaker in speakers:
+        speaker.start()
+    for gateway in gateways[:2]:
+        before = len(accepted)
+        eventually(lambda before=before: len(accepted) > before + 40)
+        gateway.stop(signal.SIGKILL)
+        gateway.start()
+    done.set()
+    for speaker in speakers:
+        speaker.join(60)
+
+    unfinished = "SELECT 1 FROM turns WHERE ended_at IS NULL"
+    eventually(lambda: not server.execute(unfinished, "torana"))
+    rows = server.execute("SELECT id, channel, reply FROM turns ORDER BY channel, seq", "torana")
+    assert accepted.keys() <= {row[0] for row in rows}
+    assert len({row[2] for row in rows}) == len(rows)
+    assert all(f"= {accepted[row[0]][1]}" in str(row[2]) for row in rows if row[0] in accepted)
+    ended = server.execute("SELECT channel, seq FROM turns ORDER BY channel, ended_at, seq", "torana")
+    assert ended == sorted(ended)
