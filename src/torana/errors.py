@@ -18,7 +18,7 @@
     ├── RequestTimeout
     ├── RateLimited             QueueFull · BudgetSpent
     ├── ModelFailed             ModelResponseTooLarge
-    ├── Unavailable             Starting · Draining · StoreUnavailable · Overloaded
+    ├── Unavailable             Starting · Draining · StoreUnavailable (TakenOver) · Overloaded
     ├── TimedOut                WaitExpired · TurnTimeout · TurnLimit
     ├── CrashedRepeatedly
     ├── Expired · Erased
@@ -404,6 +404,12 @@ class StoreUnavailable(Unavailable):
     """The database cannot be written and nothing was accepted; free disk space or repair the data directory."""
 
     code = "store_unavailable"
+
+
+class TakenOver(StoreUnavailable):
+    """Another gateway has taken over the work of this one. Restart this gateway."""
+
+    code = "taken_over"
 
 
 class Overloaded(Unavailable):

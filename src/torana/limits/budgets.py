@@ -33,9 +33,10 @@ from torana.limits.rate_limit_status import LimitStatus
 from torana.limits.request_tokens import RequestTokens, likely_of_bytes, likely_tokens, tokens_of_files
 from torana.messages import MICRO, Turn, Usage, utc_now
 from torana.store.engine.database import Connection
-from torana.store.rows import attachments, journal, transcript, turns, usage
+from torana.store.rows import attachments, journal, transcript, usage
 from torana.store.rows.reports import spending
 from torana.store.rows.reports.spending import SpentAmount
+from torana.store.rows.shared_turns import list_requesting
 from torana.store.rows.usage import Amount, Held
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Budgets:
         """
         at = self._now()
         warned: list[BudgetWarning] = []
-        for turn in turns.list_requesting(connection):
+        for turn in list_requesting(connection):
             held = usage.held_by(connection, turn.id)
             output = min(held.tokens, self._estimate.output)
             spent = Usage(

@@ -22,6 +22,7 @@ from torana.store.engine.database import Connection, Database, T
 from torana.store.rows import idempotency_keys
 from torana.store.rows import turns as rows
 from torana.store.rows.audit import Act, on_a_users, with_record
+from torana.store.rows.shared_turns import requeue
 from torana.store.rows.turns import Accepted, NewTurn
 from torana.turns import outcomes
 from torana.turns.approval_replies import read_answer
@@ -86,6 +87,8 @@ class Turns:
         self._replicas = ReplicaWatch(
             database=database, runner=runner, recovery=self._recovery, approvals=approvals
         )
+        #: Set when another replica has taken over the turns of this process.
+        self.lost = self._replicas.lost
         self._commands = Commands(database=database, cancel=self.cancel, approvals=approvals)
         self._accepting = True
         #: Tasks that write to the store, each with the message or the failed turn that it queues.
@@ -99,11 +102,6 @@ class Turns:
         if self._database.replica is not None:
             self._replicas.start()
 
-    @property
-    def lost(self) -> asyncio.Event:
-        """Return the event that is set when another replica has taken over the turns of this process."""
-        return self._replicas.lost
-
     async def stop(self, *, grace: float) -> None:
         """Stop accepting, give running turns ``grace`` seconds, and leave the rest to the next start."""
         self._accepting = False
@@ -115,7 +113,7 @@ class Turns:
             await asyncio.wait(self._commanding)
         await self._replicas.stop()
         with suppress(StoreUnavailable):
-            await self._database.run(rows.requeue)
+            await self._database.run(requeue)
 
     @property
     def draining(self) -> bool:

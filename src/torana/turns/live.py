@@ -129,8 +129,8 @@ class LiveTurns:
                 return turn_id
         return None
 
-    def add(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> None:
-        """Register a turn, and open the event log of its current or next attempt.
+    def add(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> LiveTurn:
+        """Register and return a turn, and open the event log of its current or next attempt.
 
         A turn that is registered already, because another replica ran it, keeps its waiting callers.
 
@@ -139,7 +139,7 @@ class LiveTurns:
         """
         waited = self._live.get(turn.id)
         ending = waited.ending if waited is not None else asyncio.get_running_loop().create_future()
-        self._live[turn.id] = LiveTurn(turn=turn, ending=ending, request=request)
+        self._live[turn.id] = one = LiveTurn(turn=turn, ending=ending, request=request)
         self.activity.publish_turn("turn.accepted", turn, state=turn.state)
         attempt = turn.attempt + (turn.state == "queued")
         self.log.open(turn.id, attempt=attempt)
@@ -147,12 +147,7 @@ class LiveTurns:
             self.log.append(turn.id, "turn.accepted", {"id": turn.id, "channelId": turn.channel})
         else:
             self.log.append(turn.id, "turn.resumed", {"attempt": attempt, "text": settled})
-
-    def wait_elsewhere(self, turn: Turn) -> LiveTurn:
-        """Register a turn that another replica runs or queues, for the callers that wait for it here."""
-        if turn.id not in self._live:
-            self.add(turn)
-        return self._live[turn.id]
+        return one
 
     def begin(self, one: LiveTurn) -> None:
         """Note that the agent begins to run a turn."""
@@ -162,20 +157,21 @@ class LiveTurns:
             pass
         self.measurements.add("queue", time.monotonic() - one.since)
 
-    def end(self, ended: Sequence[Turn]) -> None:
-        """Remove ended turns, and notify the waiting callers, the event streams and ``on_end``."""
-        for turn in ended:
-            self._end(turn)
+    def end(self, ended: Sequence[Turn], *, elsewhere: bool = False) -> None:
+        """Remove ended turns, and notify the waiting callers, the event streams and ``on_end``.
 
-    def end_elsewhere(self, ended: Sequence[Turn]) -> None:
-        """Remove turns that another replica has ended, and notify the waiting callers and the event streams."""
+        Turns that another replica has ended (``elsewhere``) are neither measured nor passed to ``on_end``.
+        """
         for turn in ended:
-            if (one := self._live.get(turn.id)) is not None and one.task is None:
-                self._close(turn)
+            one = self._live.get(turn.id)
+            if not elsewhere:
+                self._end(turn, one)
+            elif one is not None and one.task is None:
+                self._close(turn, one)
 
-    def _close(self, ended: Turn) -> None:
-        one = self._live.pop(ended.id, None)
+    def _close(self, ended: Turn, one: LiveTurn | None) -> None:
         if one is not None:
+            del self._live[ended.id]
             one.ending.set_result(ended)
             one.settled.set()
             if one.task is None and ended.reply:  # the deltas belong to another log
@@ -184,11 +180,10 @@ class LiveTurns:
         failure = ended.failure and ended.failure.code
         self.activity.publish_turn("turn.ended", ended, state=ended.state, error=failure)
 
-    def _end(self, ended: Turn) -> None:
-        one = self._live.get(ended.id)
+    def _end(self, ended: Turn, one: LiveTurn | None) -> None:
         if one is not None:
             self.measurements.add("turn", time.monotonic() - one.since, ended.state)
-        self._close(ended)
+        self._close(ended, one)
         if self._on_end is not None:
             try:
                 self._on_end(ended)

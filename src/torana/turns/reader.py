@@ -18,7 +18,7 @@ from torana.store.rows.reports import calls, timings, turn_lists
 from torana.store.rows.reports.timings import StepTime, Timing
 from torana.store.rows.reports.turn_lists import TurnFilter
 from torana.turns.calls import ToolCall, calls_of
-from torana.turns.live import LiveTurns
+from torana.turns.live import LiveTurn, LiveTurns
 
 #: The number of characters of a message in a list of turns.
 EXCERPT = 200
@@ -100,7 +100,7 @@ class TurnReader:
             return found
         if self._database.replica is None:
             raise self._live.not_running_error(found.session_id)
-        return await asyncio.shield(self._live.wait_elsewhere(found).ending)
+        return await asyncio.shield(self._watch(found).ending)
 
     async def wait_for_delay(self, turn: Turn) -> None:
         """Wait until a live turn is held up because the disk cannot be written."""
@@ -120,7 +120,7 @@ class TurnReader:
                 for event in _events_of_row(found):
                     yield event
                 return
-            self._live.wait_elsewhere(found)
+            self._watch(found)
         async for event in log.follow(turn.id, after=after):
             yield event
 
@@ -128,6 +128,10 @@ class TurnReader:
         """Drop the recorded events of deleted turns."""
         for turn_id in turn_ids:
             self._live.log.forget(turn_id)
+
+    def _watch(self, turn: Turn) -> LiveTurn:
+        """Register a turn that another replica runs or queues."""
+        return self._live.get(turn.id) or self._live.add(turn)
 
     def _live_times(self, turn_id: str) -> Sequence[Timing]:
         """Return the times of the running attempt, or none."""

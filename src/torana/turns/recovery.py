@@ -12,6 +12,7 @@ from torana.errors import CrashedRepeatedly, Expired
 from torana.limits.budgets import Budgets
 from torana.messages import Turn
 from torana.store.engine.database import Database
+from torana.store.rows import shared_turns
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending
 from torana.turns.journal import settled_text
@@ -53,9 +54,9 @@ class Recovery:
         wait for that. So a message that crashes the process is identified, and other turns are not blamed.
         """
         self._budgets.log_warnings(await self._database.run(self._budgets.charge_interrupted))
-        for turn in await self._database.run(rows.list_interrupted):
+        for turn in await self._database.run(shared_turns.list_interrupted):
             await self._end(turn, cut_off(turn, await self._settled_text(turn), self._clock()))
-        unfinished = await self._database.run(rows.recover)
+        unfinished = await self._database.run(shared_turns.recover)
         for turn in unfinished:
             if turn.id not in self._runner.live:
                 self._runner.live.add(turn, settled=await self._settled_text(turn))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 
-from torana.errors import StoreUnavailable
+from torana.errors import StoreUnavailable, TakenOver
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.postgres import replicas
 from torana.store.rows.shared_turns import Changes, read_changes
@@ -75,7 +75,7 @@ class ReplicaWatch:
             return changes, [one for one in replicas.list_replicas(connection) if not one.alive]
 
         changes, ended = await self._database.run(look)
-        live.end_elsewhere(changes.ended)
+        live.end(changes.ended, elsewhere=True)
         for turn_id in changes.stopped:
             self._runner.cancel(turn_id)
         for call in changes.decided:
@@ -101,10 +101,10 @@ class ReplicaWatch:
         while True:
             try:
                 await self.check()
+            except TakenOver:
+                self.lost.set()
+                return
             except StoreUnavailable as error:
-                if self._database.lost:
-                    self.lost.set()
-                    return
                 _log.debug("replicas_not_checked", extra={"reason": error.detail})
             except Exception:  # noqa: BLE001 - the lease must be renewed
                 _log.exception("replicas_not_checked")

@@ -143,7 +143,7 @@ class Sluggish:
 
 async def test_slow_readers_do_not_delay_turns(serve: Serve, browser: Browser):
     pieces = [f"{number:>10000}" for number in range(300)]
-    _, url = await serve(ScriptedModel(pieces, pieces, "short"))
+    _, url = await serve(ScriptedModel(pieces, pieces, "short"), max_response_bytes=4_000_000)
     readers = [Sluggish(url) for _ in range(2)]
     slow, _never = readers
     for channel, reader in zip("ab", readers, strict=True):

@@ -22,8 +22,8 @@ from torana.messages import owner_of
 from torana.store.engine.database import Database
 from torana.store.engine.fts import QUERY_LIMIT
 from torana.store.engine.tables import memories
-from torana.store.rows import memory_index
 from torana.store.rows.memories import HISTORY_LIMIT, Remembered
+from torana.store.rows.reports import memory_index
 
 Keep = Callable[..., Awaitable[str]]
 

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Engine
 
 from torana.messages import Inbound
 from torana.store.engine.tables import calls, steps, turns
+from torana.store.rows import shared_turns
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import NewTurn
 
@@ -37,6 +38,6 @@ def test_only_progress_of_the_crashed_attempt_excuses_a_crash(
                 sa.insert(calls), call | {"idempotent": False, "state": "done", "result": b'"paid"'}
             )
 
-        (recovered,) = rows.recover(connection)
+        (recovered,) = shared_turns.recover(connection)
 
         assert (recovered.state, recovered.crashes) == ("queued", crashes)

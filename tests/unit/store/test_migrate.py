@@ -29,6 +29,7 @@ from torana.store.engine.tables import metadata
 from torana.store.rows import memories as memory_rows
 from torana.store.rows import transcript
 from torana.store.rows import turns as turn_rows
+from torana.store.rows.shared_turns import recover
 
 MIGRATIONS = Path(module.__file__).with_name("migrations")
 
@@ -194,7 +195,7 @@ def test_first_revision_is_upgraded_with_all_its_data(tmp_path: Path, path: Path
     assert rows(old, "SELECT id, next_seq, fresh_from FROM sessions") == [("s1", 4, 0)]
     engine = sqlite_engine(old)
     with engine.begin() as connection:
-        running, queued = turn_rows.recover(connection)
+        running, queued = recover(connection)
         assert [(turn.id, turn.crashes, turn.attempt) for turn in (running, queued)] == [
             ("t2", 1, 1),
             ("t3", 0, 0),

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from torana.messages import EVERYONE, Failure, Inbound, Turn, Usage
 from torana.store.engine.tables import UtcTime, sessions, turns
 from torana.store.rows import sessions as session_rows
-from torana.store.rows import transcript
+from torana.store.rows import shared_turns, transcript
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending, NewTurn
 
@@ -129,7 +129,7 @@ def test_recovery_requeues_unfinished_turns_and_counts_the_crash(
         rows.finish(connection, last, DONE, hold=False)
         connection.execute(sa.update(turns).where(turns.c.id == "b1").values(state="waiting"))
     with engine.begin() as connection:
-        found = [(turn.id, turn.state, turn.attempt, turn.crashes) for turn in rows.recover(connection)]
+        found = [(turn.id, turn.state, turn.attempt, turn.crashes) for turn in shared_turns.recover(connection)]
         claimed = [(turn.id, turn.state, turn.attempt) for turn in rows.claim_all(connection)]
         assert states(connection) == {
             "a1": "running",
@@ -158,12 +158,14 @@ def test_stop_leaves_interrupts_to_the_next_start(
         urgent = message(channel="a", user="ana", on_busy="interrupt")
         new = NewTurn(turn_id="a3", session_id="ses_a3", channel="a", at=AT)
         rows.accept(connection, urgent, new, hold=False)
-        rows.requeue(connection)
+        shared_turns.requeue(connection)
 
         assert states(connection) == dict.fromkeys(["a2", "a3", "b1", "b2"], "queued") | {"a1": "running"}
-        assert [(turn.id, turn.state) for turn in rows.list_interrupted(connection)] == [("a1", "queued")]
-        rows.recover(connection)
-        assert rows.list_interrupted(connection) == []
+        assert [(turn.id, turn.state) for turn in shared_turns.list_interrupted(connection)] == [
+            ("a1", "queued")
+        ]
+        shared_turns.recover(connection)
+        assert shared_turns.list_interrupted(connection) == []
 
 
 def test_stop_and_crash_leave_a_requested_cancellation_to_the_next_start(
@@ -173,10 +175,10 @@ def test_stop_and_crash_leave_a_requested_cancellation_to_the_next_start(
         for turn_id in ("t1", "t2"):
             take(connection, turn_id, channel=turn_id)
         rows.request_cancel(connection, "t1")
-        rows.requeue(connection)
+        shared_turns.requeue(connection)
 
         assert states(connection) == {"t1": "running", "t2": "queued"}
-        assert [turn.id for turn in rows.list_interrupted(connection)] == ["t1"]
+        assert [turn.id for turn in shared_turns.list_interrupted(connection)] == ["t1"]
 
 
 def test_retried_turn_is_no_longer_to_be_cancelled(engine: Engine, take: Callable[..., Turn]) -> None:
@@ -186,7 +188,7 @@ def test_retried_turn_is_no_longer_to_be_cancelled(engine: Engine, take: Callabl
         rows.finish(connection, turn, replace(DONE, state="failed"), hold=False)
         rows.retry(connection, "gateway", "t1", hold=False)
 
-        assert rows.list_interrupted(connection) == []
+        assert shared_turns.list_interrupted(connection) == []
 
 
 def test_other_tokens_cannot_steer_or_interrupt_a_turn(engine: Engine, take: Callable[..., Turn]) -> None:
@@ -198,12 +200,12 @@ def test_other_tokens_cannot_steer_or_interrupt_a_turn(engine: Engine, take: Cal
         connection.execute(of_the_token.values(on_busy="steer"))
         assert rows.take_steers(connection, running, 1) == []
         connection.execute(of_the_token.values(on_busy="interrupt"))
-        assert rows.list_interrupted(connection) == []
+        assert shared_turns.list_interrupted(connection) == []
 
 
 def test_recovery_without_unfinished_turns_finds_nothing(engine: Engine) -> None:
     with engine.begin() as connection:
-        assert rows.recover(connection) == []
+        assert shared_turns.recover(connection) == []
 
 
 def test_turn_of_another_owner_is_not_found(engine: Engine, take: Callable[..., Turn]) -> None:
@@ -245,8 +247,8 @@ def test_queries_do_not_scan_ended_turns(engine: Engine, take: Callable[..., Tur
         assert raw is not None
         raw.set_trace_callback(statements.append)
         rows.finish(connection, take(connection, "t1"), DONE, hold=False)
-        rows.list_interrupted(connection)
-        rows.recover(connection)
+        shared_turns.list_interrupted(connection)
+        shared_turns.recover(connection)
         raw.set_trace_callback(None)
         plans = [
             step[-1]

@@ -16,9 +16,9 @@ from sqlalchemy.engine import Connection
 from torana.messages import owner_of
 from torana.store.engine.tables import history, memories, senders, sessions, tokens, tombstones, turns
 from torana.store.engine.tables import unfinished as not_ended
-from torana.store.rows import audit, deliveries, memory_index, schedules
+from torana.store.rows import audit, deliveries, schedules
 from torana.store.rows.audit import Act
-from torana.store.rows.reports import message_index, spending
+from torana.store.rows.reports import memory_index, message_index, spending
 from torana.store.rows.senders import of_user
 from torana.store.rows.session_deletion import delete_turns
 from torana.store.rows.tokens import delete_codes

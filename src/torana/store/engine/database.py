@@ -178,11 +178,6 @@ class Database(ABC):
         for unkept in tuple(self._unkept):
             await unkept.next_attempt()
 
-    @property
-    def lost(self) -> bool:
-        """Return whether another replica has taken over: then nothing is stored any more."""
-        return False
-
     @abstractmethod
     async def rewrite(self) -> None:
         """Rewrite all data without remains of deleted data; transactions wait.

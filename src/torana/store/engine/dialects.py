@@ -80,14 +80,14 @@ class this_replica(FunctionElement[str]):  # noqa: N801 - a function of SQL
 
 
 class is_own(FunctionElement[bool]):  # noqa: N801 - a function of SQL
-    """Whether a column names this replica; true in SQLite."""
+    """True if a column names this replica; always true in SQLite."""
 
     type = sa.Boolean()
     inherit_cache = True
 
 
 class is_abandoned(FunctionElement[bool]):  # noqa: N801 - a function of SQL
-    """Whether a column names no living replica; true in SQLite, whose earlier process has ended."""
+    """True if a column names no living replica; always true in SQLite, whose earlier process has ended."""
 
     type = sa.Boolean()
     inherit_cache = True

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.store.engine.tables import memories
-from torana.store.rows import memory_index
+from torana.store.rows.reports import memory_index
 
 #: Maximum superseded rows of a live memory; the oldest are deleted.
 HISTORY_LIMIT = 20

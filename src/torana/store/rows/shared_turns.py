@@ -1,17 +1,17 @@
-"""Rows of turns that several replicas share: the work of one replica that another one has changed."""
+"""Rows of turns that other processes have left or changed: an earlier process, or other replicas."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.messages import Turn
 from torana.store.engine.dialects import is_abandoned, is_own
-from torana.store.engine.tables import active, approvals, turns
-from torana.store.rows.turns import claim_all, is_stopped, turn_of
+from torana.store.engine.tables import active, approvals, calls, steps, turns, unfinished
+from torana.store.rows.turns import claim_all, turn_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,72 @@ def read_changes(connection: Connection, waited: Collection[str], *, hold: bool)
     )
 
 
+def requeue(connection: Connection) -> None:
+    """Queue the running turns of this process again at an orderly stop, without counting a crash.
+
+    Interrupted and cancelled turns stay active; the next process ends them.
+    """
+    connection.execute(_REQUEUE.where(is_own(turns.c.replica), ~_is_stopped))
+
+
+def list_interrupted(connection: Connection) -> list[Turn]:
+    """Return the turns that a crash left active and that were about to be interrupted or cancelled, as queued.
+
+    Call it before ``recover``, which queues all active turns.
+    """
+    return [replace(turn_of(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
+
+
+def list_requesting(connection: Connection) -> list[Turn]:
+    """Return the turns that a crash left active with a model request that was sent and is not settled."""
+    return [turn_of(row) for row in connection.execute(_REQUESTING).mappings()]
+
+
+def recover(connection: Connection) -> list[Turn]:
+    """Queue the turns that a crash left active, and count the crash for those that settled nothing.
+
+    Returns the unfinished turns of sessions in which no turn runs, ordered within each session.
+    """
+    connection.execute(_COUNT_CRASHES)
+    connection.execute(_REQUEUE.where(_is_left))
+    return [turn_of(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
+
+
+_other = turns.alias("other")
+_is_interrupted = sa.exists().where(
+    _other.c.session_id == turns.c.session_id,
+    unfinished,
+    _other.c.on_busy == "interrupt",
+    _other.c.attempt == 0,
+    _other.c.seq > turns.c.seq,
+    _other.c.user.is_not_distinct_from(turns.c.user),
+    _other.c.token.is_not_distinct_from(turns.c.token),
+)
+#: Another message or a caller is about to end the running turn.
+_is_stopped = turns.c.cancel_requested | _is_interrupted
+_is_left = is_abandoned(turns.c.replica)
+_INTERRUPTED = sa.select(turns).where(active, _is_left, _is_stopped)
+_REQUESTING = sa.select(turns).where(active, _is_left, turns.c.open_requests > 0)
+_REQUEUE = sa.update(turns).where(active).values(state="queued")
+_own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
+_cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)
+#: A crash is counted for a turn that has settled nothing in this attempt: no finished call, and no step without
+#: calls. The step of a call that crashed the process is not settled.
+_settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists().where(
+    steps.c.turn_id == turns.c.id, steps.c.attempt == turns.c.attempt, ~_cut_off
+)
+#: A turn that only waited for approval is not counted.
+_idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.state == "started")
+_COUNT_CRASHES = sa.update(turns).where(active, _is_left, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
+_active_in_session = sa.exists().where(_other.c.session_id == turns.c.session_id, active)
+#: Those behind a turn of another replica follow there.
+_ALL_UNFINISHED = (
+    sa.select(turns).where(unfinished, ~_active_in_session).order_by(turns.c.session_id, turns.c.seq)
+)
 _ENDED = sa.select(turns).where(
     turns.c.id.in_(sa.bindparam("ids", expanding=True)), turns.c.ended_at.is_not(None)
 )
-_STOPPED = sa.select(turns.c.id).where(active, is_own(turns.c.replica), is_stopped)
+_STOPPED = sa.select(turns.c.id).where(active, is_own(turns.c.replica), _is_stopped)
 _RUNNING = sa.select(turns.c.id).where(active, is_own(turns.c.replica))
 _DECIDED = sa.select(approvals.c.turn_id, approvals.c.step, approvals.c.call_id).where(
     approvals.c.turn_id.in_(_RUNNING), approvals.c.state != "open"

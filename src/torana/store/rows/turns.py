@@ -17,9 +17,9 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Turn, Usage
-from torana.store.engine.dialects import insert, is_abandoned, is_own, this_replica
-from torana.store.engine.tables import active, calls, history, owned_by, sessions, steps, turns, unfinished
+from torana.store.engine.dialects import insert, this_replica
 from torana.store.engine.tables import approvals as asked
+from torana.store.engine.tables import calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
 from torana.store.rows import sessions as session_rows
 from torana.store.rows.reports import message_index, timings
@@ -253,37 +253,6 @@ def take_steers(connection: Connection, turn: Turn, step: int) -> list[Turn]:
 def request_cancel(connection: Connection, turn_id: str) -> None:
     """Have the replica that runs a turn cancel it."""
     connection.execute(_REQUEST_CANCEL, {"key": turn_id})
-
-
-def requeue(connection: Connection) -> None:
-    """Queue the running turns of this process again at an orderly stop, without counting a crash.
-
-    Interrupted and cancelled turns stay active; the next process ends them.
-    """
-    connection.execute(_REQUEUE.where(is_own(turns.c.replica), ~is_stopped))
-
-
-def list_interrupted(connection: Connection) -> list[Turn]:
-    """Return the turns that a crash left active and that were about to be interrupted or cancelled, as queued.
-
-    Call it before ``recover``, which queues all active turns.
-    """
-    return [replace(turn_of(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
-
-
-def list_requesting(connection: Connection) -> list[Turn]:
-    """Return the turns that a crash left active with a model request that was sent and is not settled."""
-    return [turn_of(row) for row in connection.execute(_REQUESTING).mappings()]
-
-
-def recover(connection: Connection) -> list[Turn]:
-    """Queue the turns that a crash left active, and count the crash for those that settled nothing.
-
-    Returns the unfinished turns of sessions in which no turn runs, ordered within each session.
-    """
-    connection.execute(_COUNT_CRASHES)
-    connection.execute(_REQUEUE.where(_is_left))
-    return [turn_of(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
 
 
 def claim_next(connection: Connection, session_id: str) -> Turn | None:
@@ -549,36 +518,6 @@ _START = (
     .values(state="running", attempt=turns.c.attempt + 1, replica=this_replica())
 )
 _other = turns.alias("other")
-_is_interrupted = sa.exists().where(
-    _other.c.session_id == turns.c.session_id,
-    unfinished,
-    _other.c.on_busy == "interrupt",
-    _other.c.attempt == 0,
-    _other.c.seq > turns.c.seq,
-    _other.c.user.is_not_distinct_from(turns.c.user),
-    _other.c.token.is_not_distinct_from(turns.c.token),
-)
-#: Another message or a caller is about to end the running turn.
-is_stopped = turns.c.cancel_requested | _is_interrupted
-_is_left = is_abandoned(turns.c.replica)
-_INTERRUPTED = sa.select(turns).where(active, _is_left, is_stopped)
-_REQUESTING = sa.select(turns).where(active, _is_left, turns.c.open_requests > 0)
-_REQUEUE = sa.update(turns).where(active).values(state="queued")
-_own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
-_cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)
-#: A crash is counted for a turn that has settled nothing in this attempt: no finished call, and no step without
-#: calls. The step of a call that crashed the process is not settled.
-_settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists().where(
-    steps.c.turn_id == turns.c.id, steps.c.attempt == turns.c.attempt, ~_cut_off
-)
-#: A turn that only waited for approval is not counted.
-_idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.state == "started")
-_COUNT_CRASHES = sa.update(turns).where(active, _is_left, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
-_active_in_session = sa.exists().where(_other.c.session_id == turns.c.session_id, active)
-#: Those behind a turn of another replica follow there.
-_ALL_UNFINISHED = (
-    sa.select(turns).where(unfinished, ~_active_in_session).order_by(turns.c.session_id, turns.c.seq)
-)
 _UNFINISHED_TURNS = (
     sa.select(turns).where(turns.c.session_id == sa.bindparam("session_id"), unfinished).order_by(turns.c.seq)
 )

@@ -76,10 +76,6 @@ class PostgresDatabase(Database):
         self._uncertain: _Uncertain | None = None
         self._thread.start()
 
-    @property
-    def lost(self) -> bool:
-        return self._writer.lost
-
     async def rewrite(self) -> None:
         """Rewrite all tables (VACUUM FULL), without remains of deleted rows. See ``Database.rewrite``."""
         await self._wait_for(do_nothing, behind=_rewrite)

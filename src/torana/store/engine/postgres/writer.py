@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from torana import __version__
-from torana.errors import DatabaseBusy, StoreUnavailable
+from torana.errors import DatabaseBusy, StoreUnavailable, TakenOver
 from torana.messages import new_id
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.schema import FREE_ACCOUNTS, LEASE, LOCK_SPACE, prepare
@@ -200,11 +200,11 @@ class Writer:
                 if holder[0] == self._pid:
                     connection.execute("SELECT pg_terminate_backend(%s, 1000)", (self._pid,))
 
-    def _taken_over(self) -> StoreUnavailable:
+    def _taken_over(self) -> TakenOver:
         if not self.lost:
             _log.error("database_taken_over")
         self.lost = True
-        return StoreUnavailable("Another gateway has taken over the work of this one. Restart this gateway.")
+        return TakenOver()
 
     def _refusal(self, connection: psycopg.Connection) -> DatabaseBusy | StoreUnavailable:
         """Return the error for a lock that is taken."""

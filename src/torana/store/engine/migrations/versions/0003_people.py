@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from torana.store.engine.tables import UtcTime
-from torana.store.rows import memory_index
+from torana.store.rows.reports import memory_index
 
 revision = "0003"
 down_revision = "0002"
