@@ -106,8 +106,8 @@ def _database(loaded: Loaded) -> str:
     from torana.store.engine.integrity import check_database, foreign_objects
     from torana.store.engine.migrate import HEAD
 
-    if loaded.settings.database_url is not None:
-        return _postgres(loaded)
+    if (url := loaded.settings.database_url) is not None:
+        return _postgres(url.get_secret_value())
     path = loaded.settings.data_dir / DATABASE_NAME
     if not database_exists(path):
         return "will be created at the first start"
@@ -123,15 +123,12 @@ def _database(loaded: Loaded) -> str:
     )
 
 
-def _postgres(loaded: Loaded) -> str:
-    from torana.config.database import database_place
+def _postgres(url: str) -> str:
     from torana.messages import utc_now
-    from torana.store.engine.places import PostgresPlace
+    from torana.store.engine.postgres.connection import PostgresUrl
     from torana.store.engine.postgres.server import describe_server
 
-    place = database_place(loaded.settings)
-    assert isinstance(place, PostgresPlace)  # noqa: S101 - the setting names one
-    return describe_server(place.url, now=utc_now)
+    return describe_server(PostgresUrl(url), now=utc_now)
 
 
 def _skills(loaded: Loaded) -> str:

@@ -80,21 +80,21 @@ class PostgresPlace(DatabasePlace):
 
     def __init__(self, url: str, *, replicated: bool = False) -> None:
         """Raise ``ConfigInvalid`` if psycopg is missing or cannot read the address."""
-        self.url = PostgresUrl(url)
+        self._url = PostgresUrl(url)
         self._replicated = replicated
 
     def __str__(self) -> str:
-        return f"PostgreSQL {self.url}"
+        return f"PostgreSQL {self._url}"
 
     def open(self, *, purpose: str = GATEWAY) -> Database:
         replicated = self._replicated and purpose == GATEWAY
-        return PostgresDatabase(url=self.url, purpose=purpose, replicated=replicated)
+        return PostgresDatabase(url=self._url, purpose=purpose, replicated=replicated)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        return read_tables(self.url, work)
+        return read_tables(self._url, work)
 
     def exists(self) -> bool:
-        return check_tables(self.url)
+        return check_tables(self._url)
 
     def check_there(self) -> None:
         self.read(lambda _connection: None)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
-from torana.store.engine.dialects import octets
+from torana.store.engine.dialects import Octets
 from torana.store.engine.tables import history, sessions, turns
 from torana.store.rows import sessions as session_rows
 
@@ -190,7 +190,7 @@ _kept = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(history.c.body)), 
     history.c.turn_id == turns.c.id
 )
 #: The bytes of a turn's content, reply and history.
-_SIZE = octets(_said) + _kept.scalar_subquery()
+_SIZE = Octets(_said) + _kept.scalar_subquery()
 #: The columns that differ in a copied turn.
 _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "id": sa.bindparam("new", type_=sa.Text),

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.messages import Turn
-from torana.store.engine.dialects import is_abandoned, is_own
+from torana.store.engine.dialects import IsAbandoned, IsOwn
 from torana.store.engine.tables import active, approvals, calls, steps, turns, unfinished
 from torana.store.rows.turns import claim_all, turn_of
 
@@ -51,7 +51,7 @@ def requeue(connection: Connection) -> None:
 
     Interrupted and cancelled turns stay active; the next process ends them.
     """
-    connection.execute(_REQUEUE.where(is_own(turns.c.replica), ~_is_stopped))
+    connection.execute(_REQUEUE.where(IsOwn(turns.c.replica), ~_is_stopped))
 
 
 def list_interrupted(connection: Connection) -> list[Turn]:
@@ -89,7 +89,7 @@ _is_interrupted = sa.exists().where(
 )
 #: Another message or a caller is about to end the running turn.
 _is_stopped = turns.c.cancel_requested | _is_interrupted
-_is_left = is_abandoned(turns.c.replica)
+_is_left = IsAbandoned(turns.c.replica)
 _INTERRUPTED = sa.select(turns).where(active, _is_left, _is_stopped)
 _REQUESTING = sa.select(turns).where(active, _is_left, turns.c.open_requests > 0)
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
@@ -111,9 +111,9 @@ _ALL_UNFINISHED = (
 _ENDED = sa.select(turns).where(
     turns.c.id.in_(sa.bindparam("ids", expanding=True)), turns.c.ended_at.is_not(None)
 )
-_STOPPED = sa.select(turns.c.id).where(active, is_own(turns.c.replica), _is_stopped)
-_RUNNING = sa.select(turns.c.id).where(active, is_own(turns.c.replica))
+_STOPPED = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica), _is_stopped)
+_RUNNING = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica))
 _DECIDED = sa.select(approvals.c.turn_id, approvals.c.step, approvals.c.call_id).where(
     approvals.c.turn_id.in_(_RUNNING), approvals.c.state != "open"
 )
-_ABANDONED = sa.select(sa.exists().where(active, is_abandoned(turns.c.replica)))
+_ABANDONED = sa.select(sa.exists().where(active, IsAbandoned(turns.c.replica)))

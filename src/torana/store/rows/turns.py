@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Turn, Usage
-from torana.store.engine.dialects import insert, this_replica
+from torana.store.engine.dialects import ThisReplica, insert
 from torana.store.engine.tables import approvals as asked
 from torana.store.engine.tables import calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
@@ -496,7 +496,7 @@ _STEER_NO_MORE = (
     )
     .values(on_busy="queue")
 )
-_INSERT = sa.insert(turns).values(replica=this_replica())
+_INSERT = sa.insert(turns).values(replica=ThisReplica())
 _GET = sa.select(turns).where(turns.c.id == sa.bindparam("id"))
 _HEARD = sa.select(turns).where(
     turns.c.account == sa.bindparam("account"), turns.c.message == sa.bindparam("message")
@@ -515,7 +515,7 @@ _NEXT = (
 _START = (
     sa.update(turns)
     .where(turns.c.id == sa.bindparam("key"))
-    .values(state="running", attempt=turns.c.attempt + 1, replica=this_replica())
+    .values(state="running", attempt=turns.c.attempt + 1, replica=ThisReplica())
 )
 _other = turns.alias("other")
 _UNFINISHED_TURNS = (
@@ -529,7 +529,7 @@ _IDLE_SESSIONS = (
     .order_by(turns.c.session_id)
 )
 _FINISH = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
-_AGAIN = _FINISH.values(replica=this_replica(), cancel_requested=False)
+_AGAIN = _FINISH.values(replica=ThisReplica(), cancel_requested=False)
 _REQUEST_CANCEL = _FINISH.values(cancel_requested=True)
 _PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
     history.c.session_id == sa.bindparam("of_session")

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import MICRO, InputParts, Turn, Usage
-from torana.store.engine.dialects import float_sum, insert, larger
+from torana.store.engine.dialects import FloatSum, Larger, insert
 from torana.store.engine.tables import turns, unfinished, usage
 from torana.store.rows.reports import spending
 
@@ -238,7 +238,7 @@ _IN_WINDOW = (
     & (sa.func.length(usage.c.period) == sa.bindparam("length"))
 )
 # ``sum`` raises if rows of an older version exceed an integer.
-_TOTAL = sa.select(*(float_sum(usage.c[name]).label(name) for name in _AMOUNTS)).where(_IN_WINDOW)
+_TOTAL = sa.select(*(FloatSum(usage.c[name]).label(name) for name in _AMOUNTS)).where(_IN_WINDOW)
 _ROWS = sa.select(usage).where(_IN_WINDOW).order_by(usage.c.period)
 
 
@@ -255,7 +255,7 @@ _SETTLE = (
     .where(usage.c.account == sa.bindparam("key"), usage.c.period == sa.bindparam("at"))
     .values(
         {name: usage.c[name] + sa.bindparam(name) for name in _AMOUNTS if name not in _FREED}
-        | {name: larger(0, usage.c[name] - sa.bindparam(name)) for name in _FREED}
+        | {name: Larger(0, usage.c[name] - sa.bindparam(name)) for name in _FREED}
     )
 )
 _FORGET_MINUTES = sa.delete(usage).where(

@@ -92,26 +92,22 @@ class PostgresDatabase(Database):
                 pass
         return super()._next()
 
-    def _commit(self, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
+    def _commit(self, batch: Sequence[QueuedJob[Any]], attempts: int = _ATTEMPTS) -> list[Any] | None:
         if self._uncertain is not None:
             return self._fail(batch, StoreUnavailable(headers={"Retry-After": "5"}))
-        error: DBAPIError | None = None
-        for _ in range(_ATTEMPTS):
-            try:
-                with self._writer.begin() as connection:
-                    return self._commit_on(connection, batch)
-            except StoreUnavailable as unavailable:
-                return self._fail(batch, unavailable)
-            except DBAPIError as failed:
-                error = failed
-                if not _may_succeed(failed):
-                    break
-            except Exception as failed:  # noqa: BLE001 - the caller gets every error of its work
-                return [failed] * len(batch)
-        assert error is not None  # noqa: S101 - the loop ran
-        if self._is_broken(error):
-            return self._fail(batch, self._unavailable(error.orig))
-        return [error] * len(batch)
+        try:
+            with self._writer.begin() as connection:
+                return self._commit_on(connection, batch)
+        except StoreUnavailable as error:
+            return self._fail(batch, error)
+        except DBAPIError as error:
+            if attempts > 1 and _may_succeed(error):
+                return self._commit(batch, attempts - 1)
+            if self._is_broken(error):
+                return self._fail(batch, self._unavailable(error.orig))
+            return [error] * len(batch)
+        except Exception as error:  # noqa: BLE001 - the caller gets every error of its work
+            return [error] * len(batch)
 
     def _commit_on(self, connection: Connection, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
         outcomes = (

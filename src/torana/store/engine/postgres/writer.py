@@ -189,7 +189,7 @@ class Writer:
         self._alone = _is_true(connection, _BE_ALONE, use)
         if self._replicated and _is_true(connection, _SHARE, use):
             if self._alone and self._claimed:
-                _is_true(connection, _NO_LONGER_ALONE, use)
+                connection.execute(_NO_LONGER_ALONE, use)
         elif not self._alone:
             raise self._refusal(connection)
 
