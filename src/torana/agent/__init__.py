@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from zoneinfo import ZoneInfo
 
 import pydantic_ai
@@ -31,6 +33,7 @@ from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.response_bounds import RESPONSE_BYTES
 from torana.sessions import history
+from torana.store.engine.database import retry_until_available
 
 __all__ = ["Answer", "Bounds", "Emit", "TurnAgent"]
 
@@ -127,7 +130,8 @@ class TurnAgent:
         ``ModelResponseTooLarge`` if its text is too long.
         """
         settled = settled_messages(journal)
-        context = await self._contexts.of(turn, settled)
+        # The turn was accepted: it waits for a database that cannot be reached.
+        context = await retry_until_available(partial(self._contexts.of, turn, settled), pause=asyncio.sleep)
         watch = Watch(emit, said=text_of(settled), max_bytes=self._bounds.reply_bytes)
         run = Run(
             turn=turn,

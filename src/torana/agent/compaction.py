@@ -22,7 +22,7 @@ from torana.limits.request_tokens import likely_of_bytes
 from torana.messages import Turn
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.sessions.summaries import Overdue, Summaries
-from torana.store.engine.database import retry_until_written
+from torana.store.engine.database import retry_until_available
 
 #: Seconds until a summary request times out.
 _TIMEOUT = 120.0
@@ -105,7 +105,7 @@ class Compaction:
                 if overdue is None or not await self._fits(overdue):
                     return
                 text = _text(await self._answer(overdue))[: self._summaries.summary_chars]
-                kept = await retry_until_written(
+                kept = await retry_until_available(
                     partial(self._summaries.store, overdue, text), pause=self._pause
                 )
         except Exception as error:  # noqa: BLE001 - no caller sees it
@@ -159,7 +159,7 @@ class Compaction:
 
     async def _pay(self, overdue: Overdue, response: ModelResponse) -> None:
         if self._charge is not None:
-            await retry_until_written(partial(self._charge, overdue.turn, response), pause=self._pause)
+            await retry_until_available(partial(self._charge, overdue.turn, response), pause=self._pause)
 
 
 def _text(response: ModelResponse) -> str:

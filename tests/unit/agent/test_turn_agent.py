@@ -24,11 +24,11 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 from torana.agent import Answer, Bounds, TurnAgent
 from torana.agent.approval import ApprovalDecision, Question
 from torana.agent.journal import Call, Step
-from torana.errors import ModelFailed, ModelResponseTooLarge, TurnLimit
+from torana.errors import ModelFailed, ModelResponseTooLarge, StoreUnavailable, TurnLimit
 from torana.limits.request_tokens import RequestTokens
 from torana.memory import Memory
 from torana.messages import NOTE_MARK, EventType, Inbound, Turn, Usage
-from torana.sessions import history
+from torana.sessions import HistoryWindow, Sessions, history
 from torana.store.engine.database import Database
 from torana.testing import Asked, ScriptedModel
 from torana.tools import ToolContext
@@ -119,6 +119,22 @@ async def test_deltas_concatenate_to_the_reply(open_agent: OpenAgent, turn: Turn
 
     assert answer.reply == watcher.text == "Let me see.\n\nIt is 2."
     assert answer.model == "scripted"
+
+
+async def test_turn_waits_for_a_database_that_cannot_be_read(
+    open_agent: OpenAgent, turn: Turn, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, failures = Sessions.window, [StoreUnavailable()]
+
+    async def window(sessions: Sessions, turn: Turn) -> HistoryWindow:
+        if failures:
+            raise failures.pop()
+        return await read(sessions, turn)
+
+    monkeypatch.setattr(Sessions, "window", window)
+    answer = await open_agent(ScriptedModel("hello")).run(turn, watcher, Unwritten())
+
+    assert (answer.reply, failures) == ("hello", [])
 
 
 async def test_text_after_an_empty_piece_starts_a_new_paragraph(

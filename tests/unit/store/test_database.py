@@ -329,6 +329,28 @@ async def test_check_kept_retries_waiting_writes(crowded: Crowded, path: Path) -
     assert await database.writable()
 
 
+async def test_check_ends_when_waiting_writes_end_together(crowded: Crowded) -> None:
+    database, first, _ = crowded
+    again = asyncio.Event()
+    delays = [asyncio.Event() for _ in range(2)]
+
+    async def pause(_seconds: float) -> None:
+        await again.wait()
+
+    others = [
+        asyncio.create_task(database.persist(partial(write, text=text * 100_000), pause=pause, delayed=delayed))
+        for text, delayed in zip("yz", delays, strict=True)
+    ]
+    for delayed in delays:
+        await delayed.wait()
+    await database.run(partial(execute, sql="PRAGMA max_page_count = 1000000"))
+
+    again.set()
+    async with asyncio.timeout(20):
+        await database.check_pending_writes()
+        await asyncio.gather(first, *others)
+
+
 async def test_cancelled_write_is_not_waited_for(
     crowded: Crowded,
 ) -> None:

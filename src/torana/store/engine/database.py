@@ -67,17 +67,17 @@ class QueuedJob(Generic[T]):
             self.future.set_result(outcome)
 
 
-async def retry_until_written(
-    write: Callable[[], Awaitable[T]], *, pause: Callable[[float], Awaitable[object]]
+async def retry_until_available(
+    work: Callable[[], Awaitable[T]], *, pause: Callable[[float], Awaitable[object]]
 ) -> T:
-    """Return the result of ``write``, repeated while the database cannot be written.
+    """Return the result of ``work``, repeated while the database cannot be used.
 
-    For facts that must not be lost. ``pause`` waits between attempts.
+    For facts that must not be lost, and reads of an accepted turn. ``pause`` waits between attempts.
     """
     pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
     while True:
         try:
-            return await write()
+            return await work()
         except StoreUnavailable:
             await pause(next(pauses))
 
@@ -158,7 +158,7 @@ class Database(ABC):
                 raise
 
         try:
-            return await retry_until_written(
+            return await retry_until_available(
                 write, pause=lambda seconds: wait_first(unkept.again, pause(seconds))
             )
         finally:
@@ -176,7 +176,8 @@ class Database(ABC):
         fails.
         """
         for unkept in tuple(self._unkept):
-            await unkept.next_attempt()
+            if unkept in self._unkept:  # it may have been written during the wait for another one
+                await unkept.next_attempt()
 
     @abstractmethod
     async def rewrite(self) -> None:

@@ -83,9 +83,11 @@ def _savepoint(connection: Connection) -> Generator[None]:
     _execute(driver, "SAVEPOINT job")
     try:
         yield
-    except BaseException:
-        _execute(driver, "ROLLBACK TO job")
-        _execute(driver, "RELEASE job")
+    except BaseException as error:
+        # A full disk ends the whole transaction: its error is the one to report.
+        if driver.in_transaction or not isinstance(error, DBAPIError):
+            _execute(driver, "ROLLBACK TO job")
+            _execute(driver, "RELEASE job")
         raise
     _execute(driver, "RELEASE job")
 
