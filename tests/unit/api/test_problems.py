@@ -80,6 +80,7 @@ PROMISED = {
     "starting": (503, "Unavailable"),
     "draining": (503, "Unavailable"),
     "store_unavailable": (503, "Unavailable"),
+    "taken_over": (503, "Unavailable"),
     "overloaded": (503, "Unavailable"),
     "timed_out": (504, "Timed out"),
     "wait_expired": (504, "Timed out"),
