@@ -478,7 +478,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed_with_all(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of an environment like ``installed``, with the libraries of all chat platforms."""
+    """The commands of an environment like ``installed``, with the libraries of all extras."""
     return _install(wheel, tmp_path_factory.mktemp("installed-with-all"), "requirements-all.lock")
 
 

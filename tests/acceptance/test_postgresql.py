@@ -31,10 +31,10 @@ def server() -> Generator[PostgresServer]:
         yield server
 
 
-def command(gateway: Gateway, installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(gateway: Gateway, commands: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of torana with the settings of the gateway."""
     return subprocess.run(
-        [str(installed / "torana"), *arguments],
+        [str(commands / "torana"), *arguments],
         env=gateway.environ,
         capture_output=True,
         text=True,
@@ -48,12 +48,13 @@ def test_everything_is_kept_in_postgresql_over_restarts_and_a_kill(
     new_gateway: Callable[..., Gateway],
     person: type[Person],
     eventually: Eventually,
-    installed: Path,
+    installed_with_all: Path,
     tmp_path: Path,
 ) -> None:
     gate = Gate()
     (tmp_path / "dawdling.py").write_text(gate.tool)
     gateway = new_gateway(
+        installed_with_all,
         TORANA_DATABASE_URL=server.create("torana"),
         TORANA_TOOLS="dawdling:dawdle",
         PYTHONPATH=str(tmp_path),
@@ -86,12 +87,12 @@ def test_everything_is_kept_in_postgresql_over_restarts_and_a_kill(
     assert eventually(lambda: _reply_of(ana.get(f"v1/turns/{killed}"))) == "dawdled to the end"
     assert "use dawdle" in ana.say("what did I say last?")
 
-    second = command(gateway, installed, "serve", "--port", "1", "--data-dir", str(tmp_path / "other"))
+    second = command(gateway, installed_with_all, "serve", "--port", "1", "--data-dir", str(tmp_path / "other"))
     assert second.returncode == 1
     assert "is used by 'torana gateway on " in second.stderr
     assert second.stderr.count("\n") == 1
-    assert "dawdle" in command(gateway, installed, "turns", "list").stdout
-    backup = command(gateway, installed, "backup")
+    assert "dawdle" in command(gateway, installed_with_all, "turns", "list").stdout
+    backup = command(gateway, installed_with_all, "backup")
     assert (backup.returncode, "pg_dump" in backup.stderr) == (1, True)
     assert not (gateway.data_dir / "torana.db").exists()
     assert "not-needed" not in gateway.written_output()
@@ -105,11 +106,12 @@ def _reply_of(turn: dict[str, Any]) -> str | None:
 def test_restart_of_the_server_loses_no_acknowledged_message(
     server: PostgresServer,
     new_gateway: Callable[..., Gateway],
+    installed_with_all: Path,
     person: type[Person],
     eventually: Eventually,
     mode: str,
 ) -> None:
-    gateway = new_gateway(TORANA_DATABASE_URL=server.create("torana"))
+    gateway = new_gateway(installed_with_all, TORANA_DATABASE_URL=server.create("torana"))
     gateway.start()
     ana = person(url=gateway.url)
     accepted: dict[str, str] = {}

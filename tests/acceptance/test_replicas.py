@@ -41,7 +41,11 @@ def gate() -> Generator[Gate]:
 
 @pytest.fixture
 def replicas(
-    server: PostgresServer, new_gateway: Callable[..., Gateway], gate: Gate, tmp_path: Path
+    server: PostgresServer,
+    new_gateway: Callable[..., Gateway],
+    installed_with_all: Path,
+    gate: Gate,
+    tmp_path: Path,
 ) -> Replicas:
     """``replicas(2)`` starts two gateways with the tool ``dawdle``, which waits at the gate."""
     (tmp_path / "dawdling.py").write_text(gate.tool)
@@ -50,6 +54,7 @@ def replicas(
         url = server.create("torana")
         started = [
             new_gateway(
+                installed_with_all,
                 home=f"home {index}",
                 TORANA_DATABASE_URL=url,
                 TORANA_REPLICAS="true",
