@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 from pydantic_ai.models import Model
 from tests.conftest import ROOT
-from tests.integration.api.conftest import Start
+from tests.integration.api.conftest import Gateway, Start
 from tests.standins.tiny_llama import TinyLlama, write_model
 
 from torana.models.providers import open_model
 from torana.testing import Call, ChatRequest, OpenAIStandIn, ScriptedModel
 from torana.testing.openai_server.wire import Answer, count_tokens
-
-Talk = Callable[[httpx2.AsyncClient, str], Awaitable[str]]
 
 TEXTS = (
     "Tell me more about the harbour of Lisbon, and what the ships carry. ",
@@ -35,11 +32,15 @@ def message(number: int) -> str:
     return f"{number}: " + TEXTS[number % 4] * (200 if number % 7 == 6 else number % 9 + 1)
 
 
-async def talk(client: httpx2.AsyncClient, turns: int) -> None:
+async def talk(gateway: Gateway, turns: int) -> None:
+    """Have a conversation, and wait for the summaries: they need the model's server."""
+    app, client = gateway
     for number in range(turns):
         sent = {"content": message(number)[:9_000], "channelId": "home", "userId": "ana"}
         answer = await client.post("/message", json=sent, timeout=120)
         assert answer.status_code == 200, answer.text
+    assert app.core.compaction is not None
+    await app.core.compaction.idle()
 
 
 @pytest.mark.parametrize("window", [2_048, 4_096])
@@ -55,8 +56,7 @@ async def test_requests_fit_into_the_window_that_the_server_states(start: Start,
         return "It is noted. " * 20 if request.results or ":" not in said else [Call("current_time", {})]
 
     with OpenAIStandIn(reply=answer, context_window=window, tokens_of=count) as server:
-        _, client = await start(opened(server))
-        await talk(client, 30)
+        await talk(await start(opened(server)), 30)
 
     assert max(sizes) < window
     assert max(sizes) > window // 2
@@ -64,16 +64,14 @@ async def test_requests_fit_into_the_window_that_the_server_states(start: Start,
 
 async def test_window_of_the_settings_is_used_without_asking(start: Start) -> None:
     with OpenAIStandIn(reply=lambda _: "It is noted. " * 20, context_window=4_096) as server:
-        _, client = await start(opened(server), context_window=3_000)
-        await talk(client, 20)
+        await talk(await start(opened(server), context_window=3_000), 20)
 
         assert max(map(count_tokens, server.requests)) < 3_000
 
 
 async def test_smaller_window_than_known_costs_one_refused_request(start: Start) -> None:
     with OpenAIStandIn(reply=lambda _: "It is noted. " * 20, context_window=2_048) as server:
-        _, client = await start(opened(server), context_window=100_000)
-        await talk(client, 20)
+        await talk(await start(opened(server), context_window=100_000), 20)
 
         refused = [asked for asked in server.requests if count_tokens(asked) >= 2_048]
         assert len(refused) == 1
@@ -99,8 +97,7 @@ async def test_real_engine_answers_200_turns_within_2048_tokens(start: Start, ti
         return sizes[-1]
 
     with OpenAIStandIn(reply=llama.reply, context_window=2_048, tokens_of=count) as server:
-        _, client = await start(opened(server))
-        await talk(client, 200)
+        await talk(await start(opened(server)), 200)
 
     assert max(sizes) < 2_048
     assert max(sizes) > 1_024
