@@ -85,8 +85,8 @@ def test_ctrl_c_cancels_the_running_turn(place: Place) -> None:
         screen.type("use dawdle\r")
         place.gate.reached()
         screen.type(CTRL_C)
-        place.gate.open()
         screen.expect(r"^Cancelled.\n>\Z")
+        place.gate.open()
         screen.type("/status\r")
         screen.expect(r"^Running here: 0. Waiting: 0.\n>\Z")
 
