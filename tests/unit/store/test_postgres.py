@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Generator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 
 import psycopg
@@ -173,6 +173,40 @@ async def test_replica_ignores_its_own_announcements(replicas: list[PostgresData
         await first.run(partial(announce, session="own"))
         await other.run(partial(announce, session="theirs"))
         assert await anext(sessions) == "theirs"
+
+
+def set_back(url: str, revision: str) -> None:
+    """Give a database the revision of an older version, without the announcements of the newest one."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
+        connection.execute("DROP FUNCTION announce_turn, announce_decision CASCADE")
+
+
+async def test_replica_upgrades_the_tables_while_older_replicas_write(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create("rolling_upgrade")
+    with closing(PostgresDatabase(url=PostgresUrl(url), replicated=True)) as older:
+        set_back(url, "0014")
+
+        open_newer = partial(PostgresDatabase, url=PostgresUrl(url), replicated=True)
+        with closing(await asyncio.to_thread(open_newer)) as newer:
+            await older.run(partial(note, text="old"))
+            await newer.run(partial(note, text="new"))
+            assert await newer.run(read) == ["new", "old"]
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(HEAD,)]
+
+
+async def test_upgrade_that_older_replicas_do_not_survive_waits_for_their_end(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_PATIENCE", 0.0)
+    url = postgres_server.create("upgrade_alone")
+    open_replica = partial(PostgresDatabase, url=PostgresUrl(url), replicated=True)
+    with closing(await asyncio.to_thread(open_replica)):
+        set_back(url, "0013")
+
+        with pytest.raises(DatabaseBusy, match=r"cannot work with its tables .* Stop them"):
+            await asyncio.to_thread(open_replica)
 
 
 async def test_only_a_replica_shares_the_database(

@@ -163,6 +163,18 @@ def _upgrade(engine: Engine, path: Path, current: str) -> None:
     _log.info("database_upgraded", extra={"from": current, "to": HEAD})
 
 
+def is_additive(current: str, migrations: Path) -> bool:
+    """Return whether programs for the current revision also work after the upgrade to ``HEAD``.
+
+    A migration is additive if its file says ``additive = True``.
+    """
+    # Imported here because it is slow and rarely needed.
+    from alembic.script import ScriptDirectory
+
+    pending = ScriptDirectory(str(migrations)).iterate_revisions("head", current)
+    return all(getattr(script.module, "additive", False) for script in pending)
+
+
 def run_migrations(connection: Connection, target: str, migrations: Path | None = None) -> None:
     """Migrate the connection's database to a revision, or to ``head``, by default with those of SQLite."""
     # Imported here because it is slow and rarely needed.

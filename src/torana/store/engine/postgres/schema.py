@@ -7,17 +7,14 @@ import logging
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from torana.errors import DatabaseTooNew, DatabaseUnusable
-from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
+from torana.errors import DatabaseBusy, DatabaseTooNew, DatabaseUnusable
+from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, is_additive, revisions, run_migrations
 from torana.store.engine.postgres.announcements import TRIGGERS
 from torana.store.engine.postgres.connection import OLDEST
 from torana.store.engine.tables import metadata
 
 #: The first half of the keys of Torana's advisory locks: "tora" in ASCII.
 LOCK_SPACE = 0x746F7261
-
-#: The lock of the transaction that creates or upgrades the tables.
-_MIGRATION_LOCK = 2
 
 #: Seconds without a committed transaction after which another replica may take over.
 LEASE = 8
@@ -42,18 +39,23 @@ _VERSION_TABLE = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL
 _log = logging.getLogger(__name__)
 
 
-def prepare(connection: Connection, target: str) -> None:
-    """Create the tables or upgrade them to ``HEAD``, in the transaction of the connection.
+def prepare(connection: Connection, target: str, *, alone: bool) -> None:
+    """Create the tables or upgrade them to ``HEAD``, in the connection's transaction, which writes alone.
 
-    ``target`` names the database in errors. Raises ``DatabaseUnusable`` and ``DatabaseTooNew``.
+    ``target`` names the database in errors, and ``alone`` states that no other process uses it. Raises
+    ``DatabaseUnusable`` and ``DatabaseTooNew``, and ``DatabaseBusy`` if the running replicas of an older
+    version cannot work with the upgraded tables.
     """
     check_server(connection, target)
-    locked = "SELECT pg_advisory_xact_lock(%s, %s)"
-    connection.exec_driver_sql(locked, (LOCK_SPACE, _MIGRATION_LOCK)).close()
     current = revision(connection, target)
     if current is None:
         create_tables(connection)
     elif current != HEAD:
+        if not alone and not is_additive(current, POSTGRES_MIGRATIONS):
+            raise DatabaseBusy(
+                f"the PostgreSQL database {target} is used by replicas of an older version, which cannot work "
+                f"with its tables after the upgrade to revision {HEAD}. Stop them, then start this version"
+            )
         run_migrations(connection, "head", POSTGRES_MIGRATIONS)
         _log.info("database_upgraded", extra={"from": current, "to": HEAD})
 

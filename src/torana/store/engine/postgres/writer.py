@@ -149,8 +149,8 @@ class Writer:
         while True:
             try:
                 with self.engine.begin() as connection:
-                    prepare(connection, str(self._url))
                     connection.exec_driver_sql(_WRITE)
+                    prepare(connection, str(self._url), alone=self._alone)
                     if self._alone:  # the other processes have ended, whatever their leases say
                         connection.exec_driver_sql("DELETE FROM replicas")
                     name = f"{self._purpose} on {socket.gethostname()}"

@@ -4,6 +4,7 @@ from alembic import op
 
 revision = "0015"
 down_revision = "0014"
+additive = True
 
 _STATEMENTS = (
     """
