@@ -9,7 +9,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from select import select
@@ -77,6 +78,19 @@ class PostgresServer:
         self.execute(f"CREATE DATABASE {database} TEMPLATE template0")
         return self.url(database)
 
+    @contextmanager
+    def standby(self) -> Generator[None]:
+        """Run a program that receives the write-ahead log, and confirms it as a synchronous standby server."""
+        target = tempfile.mkdtemp(dir=self.directory)
+        command = [self._bin / "pg_receivewal", "--synchronous", "--no-loop", "-D", target, "-d", self.url()]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            try:
+                while not self.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"):
+                    assert process.poll() is None
+                yield
+            finally:
+                process.terminate()
+
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
@@ -127,7 +141,8 @@ class CuttingProxy:
                 Thread(target=self._relay, args=[client], daemon=True).start()
 
     def _relay(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._server)) as server:
+        # The server or the client may end the connection at any time.
+        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self._server)) as server:
             while True:
                 for ready in select([client, server], [], [])[0]:
                     data = ready.recv(65_536)
