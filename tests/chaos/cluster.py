@@ -28,18 +28,22 @@ _PATIENCE = 30.0
 class Replica(Program):
     """A gateway of the checkout that runs the tests, with a connection to the database that can be cut."""
 
-    def __init__(self, *, home: Path, tools: Path, proxy: CuttingProxy, database: str) -> None:
+    def __init__(
+        self, *, home: Path, tools: Path, proxy: CuttingProxy, database: str, settings: dict[str, str]
+    ) -> None:
         home.mkdir()
         self.proxy = proxy
         self._tools = tools
-        settings = {
+        common = {
             "PYTHONPATH": f"{tools}:{ROOT / 'src'}",
             "TORANA_DATABASE_URL": database,
             "TORANA_REPLICAS": "true",
             "TORANA_DRAIN": "1",
             "TORANA_MAX_CRASHES": "1000",
         }
-        super().__init__(command=Path(sys.executable).with_name("torana"), home=home, settings=settings)
+        super().__init__(
+            command=Path(sys.executable).with_name("torana"), home=home, settings=common | settings
+        )
 
     @property
     def lingers(self) -> list[str]:
@@ -47,6 +51,10 @@ class Replica(Program):
         assert self._process is not None
         prefix = f"lingers-{self._process.pid}-"
         return [mark.name.removeprefix(prefix) for mark in self._tools.glob(f"{prefix}*")]
+
+    def replace_program(self, source: Path) -> None:
+        """Use the program in a directory from the next start on."""
+        self._environ["PYTHONPATH"] = f"{self._tools}:{source}"
 
     def pause(self) -> None:
         """Stop the process without its notice, as a machine that sleeps."""
@@ -73,8 +81,10 @@ class Replica(Program):
 class Cluster:
     """Three replicas, their database and their load balancer, which run inside of a ``with`` block."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **settings: str) -> None:
+        """``settings`` are environment variables of the replicas."""
         self._home = home
+        self._settings = settings
         self._running = ExitStack()
         self._database = ""
         self.port = free_port()
@@ -131,7 +141,7 @@ class Cluster:
         proxy = CuttingProxy(self.server.port)
         starting.callback(proxy.close)
         database = self.server.url("torana", port=proxy.port)
-        replica = Replica(home=home, tools=self.tools, proxy=proxy, database=database)
+        replica = Replica(home=home, tools=self.tools, proxy=proxy, database=database, settings=self._settings)
         starting.callback(replica.kill)
         replica.start()
         self.replicas.append(replica)

@@ -66,7 +66,7 @@ def _describe(connection: Connection, target: str, now: Callable[[], datetime]) 
         (fsync == "off", "fsync is off: a crash of the machine may destroy the database"),
         (abs(ahead) > _CLOCK, "the clocks differ; set up NTP on both machines"),
         (unsafe, unsafe),
-        (others, f"replicas of version {others} run, and this is {__version__}; upgrade all of them together"),
+        (others, f"replicas of version {others} run, and this is {__version__}; complete the upgrade"),
     ]
     if current is None:
         tables = "the first start creates the tables"
