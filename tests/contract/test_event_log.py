@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
 import pytest
 from hypothesis import given
@@ -13,12 +14,15 @@ from torana.messages import TurnEvent
 from torana.turns.events.base import EventLog
 from torana.turns.events.memory import MemoryEventLog
 
-#: Make a log that keeps about this many bytes of a turn's events, and of all ended turns.
-OpenLog = Callable[[int, int], EventLog]
+
+class OpenLog(Protocol):
+    """Makes a log that keeps about this many bytes of a turn's events, and of all ended turns."""
+
+    def __call__(self, turn_bytes: int, ended_bytes: int, *, origin: str = "") -> EventLog: ...
 
 
-def open_memory_log(turn_bytes: int, ended_bytes: int) -> EventLog:
-    return MemoryEventLog(turn_bytes=turn_bytes, ended_bytes=ended_bytes)
+def open_memory_log(turn_bytes: int, ended_bytes: int, *, origin: str = "") -> EventLog:
+    return MemoryEventLog(turn_bytes=turn_bytes, ended_bytes=ended_bytes, origin=origin)
 
 
 @pytest.fixture(params=[open_memory_log], ids=["memory"])
@@ -122,6 +126,48 @@ async def test_unknown_event_id_replays_everything(log: EventLog, unknown: str) 
     events = fill(log, accepted_event(), delta(2, "a"), delta(3, "b"), completed_event(4))
 
     assert await read_events(log, after=unknown) == events
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 5])
+async def test_reader_that_changes_the_log_misses_and_repeats_nothing(open_log: OpenLog, last: int) -> None:
+    """One log has the deltas of the turn; the other one, of a replica that waited for the end, has its text."""
+    here = open_log(1_000_000, 1_000_000, origin=".aaaaaa")
+    there = open_log(1_000_000, 1_000_000, origin=".bbbbbb")
+    fill(here, accepted_event(), delta(2, "a"), delta(3, "b"), delta(4, "c"), completed_event(5))
+    whole = TurnEvent("1-2", "message.snapshot", {"text": "abc"})
+    fill(there, accepted_event(), whole, completed_event(3))
+    for first, second in ((here, there), (there, here)):
+        shown = Shown()
+        await shown.watch(first.follow("t"), limit=last)
+
+        await shown.watch(second.follow("t", after=shown.last))
+
+        assert shown.text == "abc"
+        assert shown.types[-1] == "turn.completed"
+
+
+async def test_log_with_an_origin_knows_its_own_events(open_log: OpenLog) -> None:
+    log = open_log(1_000_000, 1_000_000, origin=".aaaaaa")
+    fill(log, accepted_event(), delta(2, "a"), completed_event(3))
+
+    events = await read_events(log)
+
+    assert [event.id for event in events] == ["1-1.aaaaaa", "1-2.aaaaaa", "1-3.aaaaaa"]
+    for number, event in enumerate(events, start=1):
+        assert await read_events(log, after=event.id) == events[number:]
+
+
+async def test_events_before_a_change_of_the_log_are_replayed(open_log: OpenLog) -> None:
+    """A question that only this log has reaches the reader."""
+    log = open_log(1_000_000, 1_000_000, origin=".aaaaaa")
+    question = TurnEvent("1-2", "approval.required", {"id": "apr"})
+    fill(log, accepted_event(), question, completed_event(3))
+
+    reset, *replayed = await read_events(log, after="1-1.bbbbbb")
+
+    assert (reset.type, reset.data) == ("message.snapshot", {"text": ""})
+    assert [event.type for event in replayed] == ["turn.accepted", "approval.required", "turn.completed"]
+    assert await read_events(log, after=reset.id) == replayed
 
 
 async def test_event_of_an_earlier_attempt_is_unknown(log: EventLog) -> None:
@@ -292,6 +338,7 @@ class Shown:
     def __init__(self) -> None:
         self.text = ""
         self.last: str | None = None
+        self.types: list[str] = []
 
     async def watch(self, events: AsyncGenerator[TurnEvent], *, limit: int = 1_000) -> None:
         """Read the available events, at most ``limit`` of them."""
@@ -309,6 +356,7 @@ class Shown:
 
     def _show(self, event: TurnEvent) -> None:
         self.last = event.id
+        self.types.append(event.type)
         if event.type == "message.snapshot":
             self.text = event.data["text"]
         elif event.type == "message.delta":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol
 from zoneinfo import ZoneInfo
 
@@ -310,8 +311,9 @@ def _turns(
             listener(turn)
 
     approvals = _approvals(settings, database, asks)
+    log = MemoryEventLog(origin=f".{token_hex(3)}" if database.replica else "")
     runner = Runner(
-        live=LiveTurns(log=MemoryEventLog(), on_end=notify, measurements=measurements),
+        live=LiveTurns(log=log, on_end=notify, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=utc_now, pause=asyncio.sleep),
         agent=agent,
         approvals=approvals,

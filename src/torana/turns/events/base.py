@@ -12,8 +12,9 @@ from torana.messages import EventType, TurnEvent
 class EventLog(ABC):
     """Stores the events of live turns and of recently ended turns.
 
-    A turn's row has its result even if its events are lost. Event ids are ``<attempt>-<n>`` with ``n`` from 1
-    without gaps, in the order of appending.
+    A turn's row has its result even if its events are lost. Event ids are ``<attempt>-<n><origin>`` with ``n``
+    from 1 without gaps, in the order of appending. The origin identifies the log, because the logs of two
+    replicas contain different events of the same attempt. It is empty if there is only one log.
     """
 
     @abstractmethod
@@ -37,7 +38,8 @@ class EventLog(ABC):
         """Replay the events after ``after`` (all if it is unknown), then follow until the terminal event.
 
         If events were dropped because of their size, a ``message.snapshot`` with all text so far replaces them.
-        An unknown turn has no events.
+        If ``after`` is an event of another log, an empty ``message.snapshot`` comes first: the reader drops the
+        text of that log. An unknown turn has no events.
         """
 
     @abstractmethod

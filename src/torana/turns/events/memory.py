@@ -21,11 +21,12 @@ _EVENT = 400
 class _Channel:
     """The last events of one turn, bounded in bytes, and its whole text.
 
-    The event at position ``p`` has the id ``<attempt>-<p + 1>``.
+    The event at position ``p`` has the id ``<attempt>-<p + 1><origin>``.
     """
 
-    def __init__(self, *, attempt: int, limit: int) -> None:
+    def __init__(self, *, attempt: int, limit: int, origin: str) -> None:
         self._attempt = str(attempt)
+        self._origin = origin
         self._limit = limit
         self._events: deque[TurnEvent] = deque()
         self._text: list[str] = []
@@ -49,7 +50,7 @@ class _Channel:
         return _CHANNEL + self._size + sum(len(piece) for piece in self._text)
 
     def append(self, type_: EventType, data: Mapping[str, Any]) -> None:
-        event = TurnEvent(f"{self._attempt}-{self.end + 1}", type_, data)
+        event = TurnEvent(self._id(self.end + 1), type_, data)
         self._events.append(event)
         self._size += _size(event)
         if event.type == "message.delta":
@@ -74,18 +75,24 @@ class _Channel:
         The event replaces all events but a terminal one.
         """
         position = self.end - 1 if self.is_closed else self.end
-        event_id = f"{self._attempt}-{position}"
-        return position, TurnEvent(event_id, "message.snapshot", {"text": "".join(self._text)})
+        return position, TurnEvent(self._id(position), "message.snapshot", {"text": "".join(self._text)})
+
+    def reset(self) -> TurnEvent:
+        """Return an event without text, after which all events are replayed."""
+        return TurnEvent(self._id(0), "message.snapshot", {"text": ""})
 
     def after(self, event_id: str | None) -> int:
         """Return the position after an event, or 0 for an unknown event."""
-        attempt, _, number = (event_id or "").partition("-")
+        attempt, _, number = (event_id or "").removesuffix(self._origin).partition("-")
         if attempt != self._attempt or not _NUMBER.fullmatch(number):
             return 0
         return int(number) if int(number) <= self.end else 0
 
     async def more(self) -> None:
         await self._more.wait()
+
+    def _id(self, number: int) -> str:
+        return f"{self._attempt}-{number}{self._origin}"
 
 
 class MemoryEventLog(EventLog):
@@ -94,7 +101,9 @@ class MemoryEventLog(EventLog):
     The text of a running turn is not bounded: it becomes the reply.
     """
 
-    def __init__(self, *, turn_bytes: int = 2_000_000, ended_bytes: int = 16_000_000) -> None:
+    def __init__(self, *, origin: str = "", turn_bytes: int = 2_000_000, ended_bytes: int = 16_000_000) -> None:
+        """End each event id with ``origin``, which no other log of the same turns may have."""
+        self._origin = origin
         self._turn_bytes = turn_bytes
         self._ended_bytes = ended_bytes
         self._ended_size = 0
@@ -105,7 +114,7 @@ class MemoryEventLog(EventLog):
     def open(self, turn_id: str, *, attempt: int) -> None:
         self.forget(turn_id)
         before = self._live.get(turn_id)
-        self._live[turn_id] = channel = _Channel(attempt=attempt, limit=self._turn_bytes)
+        self._live[turn_id] = channel = _Channel(attempt=attempt, limit=self._turn_bytes, origin=self._origin)
         if before is not None:
             before.following = channel
             before.wake()
@@ -131,6 +140,8 @@ class MemoryEventLog(EventLog):
         channel = self._live.get(turn_id) or self._ended.get(turn_id)
         if channel is None:
             return
+        if after and not after.endswith(self._origin):
+            yield channel.reset()
         position = channel.after(after)
         while True:
             if position < channel.first:

@@ -241,7 +241,7 @@ export class Conversation {
     else if (type === "approval.required") {
       this.#change(turnId, { status: "waiting" });
       this.#setApproval({ state: "open", ...data, turnId });
-    } else if (type === "turn.resumed") this.#change(turnId, { status: "running" });
+    } else if (type === "turn.resumed") this.#change(turnId, { reply: data.text, status: "running" });
     else if (type === "turn.completed") this.#change(turnId, { ...data, id: turnId, status: "completed", reply: data.reply });
     else if (type === "turn.failed") this.#change(turnId, { status: data.code === "cancelled" ? "cancelled" : "failed", error: { code: data.code, detail: data.detail } });
   }
