@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
+        "announcements_lost": "Until the listener connects again, changes by other replicas are noticed late.",
         "budget_warning": "The usage of a budget passed 50 or 80 percent.",
         "connection_failed": "A connection to a platform or an MCP server failed. It is tried again.",
         "connection_task_abandoned": "A closed connection did not end in time. Its task is left behind.",

@@ -119,6 +119,10 @@ class LiveTurns:
     def get(self, turn_id: str) -> LiveTurn | None:
         return self._live.get(turn_id)
 
+    def has_session(self, session_id: str) -> bool:
+        """Return whether a turn of the session is registered."""
+        return any(one.turn.session_id == session_id for one in self._live.values())
+
     def entries(self) -> Sequence[LiveTurn]:
         return list(self._live.values())
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from datetime import datetime
 from functools import partial
 
+from torana.aio import wait_first
 from torana.errors import StoreUnavailable, TakenOver
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.postgres import replicas
@@ -19,8 +22,15 @@ from torana.turns.runner import Runner
 #: Seconds between two checks. Each renews the lease of this replica.
 _CHECK = 1.0
 
-#: The number of consecutive checks that must find the same ended lease before its replica counts as ended. A
-#: replica that waited for the database, as this one did, renews its lease in this time.
+#: The shortest time between two checks, however often other replicas announce changes: each check is a
+#: transaction, and the transactions of all replicas run one after the other.
+_GAP = 0.05
+
+#: Seconds before the connection for announcements is opened again.
+_RECONNECT = 1.0
+
+#: The number of consecutive checks, ``_CHECK`` seconds apart, that must find the same ended lease before its
+#: replica counts as ended. A replica that waited for the database, as this one did, renews its lease meanwhile.
 _CHECKS = 3
 
 _log = logging.getLogger(__name__)
@@ -31,7 +41,8 @@ class ReplicaWatch:
 
     It ends the waits for turns that another replica has ended, cancels turns and continues approvals that
     another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica has
-    ended, the turns of that replica are recovered as after a crash.
+    ended, the turns of that replica are recovered as after a crash. It checks every second, and at once when
+    another replica announces a change.
     """
 
     def __init__(
@@ -50,19 +61,26 @@ class ReplicaWatch:
         self._pause = pause
         #: The end of the lease of each replica that seems to have ended, and the number of checks that saw it.
         self._suspected: dict[str, tuple[datetime, int]] = {}
-        self._task: asyncio.Task[None] | None = None
+        #: The time at which they were counted.
+        self._counted = -math.inf
+        #: Set when another replica has announced a change that may concern this one.
+        self._announced = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
         #: Set when another replica has taken over the work of this one.
         self.lost = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to check, every second."""
-        self._task = asyncio.create_task(self._keep_checking(), name="replicas")
+        """Begin to check, and to listen to other replicas."""
+        self._tasks = [asyncio.create_task(self._keep_checking(), name="replicas")]
+        if self._database.announcements is not None:
+            listening = self._keep_listening(self._database.announcements)
+            self._tasks.append(asyncio.create_task(listening, name="announcements"))
 
     async def stop(self) -> None:
         """End the checks. The lease ends with the connection to the database."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def check(self) -> None:
         """Check once. Raises ``StoreUnavailable``."""
@@ -88,6 +106,10 @@ class ReplicaWatch:
 
     async def _remove(self, ended: list[replicas.Replica]) -> None:
         """Remove the replicas whose lease has ended for several checks."""
+        now = asyncio.get_running_loop().time()
+        if now - self._counted < _CHECK:
+            return
+        self._counted = now
         before, self._suspected = self._suspected, {}
         for one in ended:
             lease, checks = before.get(one.id, (one.lease_until, 0))
@@ -99,6 +121,7 @@ class ReplicaWatch:
 
     async def _keep_checking(self) -> None:
         while True:
+            self._announced.clear()
             try:
                 await self.check()
             except TakenOver:
@@ -108,4 +131,21 @@ class ReplicaWatch:
                 _log.debug("replicas_not_checked", extra={"reason": error.detail})
             except Exception:  # noqa: BLE001 - the lease must be renewed
                 _log.exception("replicas_not_checked")
-            await self._pause(_CHECK)
+            await self._pause(_GAP)
+            await wait_first(self._announced, self._pause(_CHECK))
+
+    async def _keep_listening(self, announcements: Callable[[], AsyncGenerator[str]]) -> None:
+        """Have changes checked at once that other replicas announce, over lost connections."""
+        listening = True
+        while True:
+            try:
+                async with aclosing(announcements()) as sessions:
+                    async for session in sessions:
+                        listening = True
+                        if not session or self._runner.live.has_session(session):
+                            self._announced.set()
+            except StoreUnavailable as error:
+                level = logging.WARNING if listening else logging.DEBUG
+                _log.log(level, "announcements_lost", extra={"reason": str(error.__cause__)})
+            listening = False
+            await self._pause(_RECONNECT)

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Generator
+from contextlib import aclosing
 from functools import partial
 
 import psycopg
@@ -158,6 +159,20 @@ async def test_writing_renews_the_lease(replicas: list[PostgresDatabase], postgr
     await first.run(partial(note, text="kept"))
 
     assert await other.run(partial(remove, replicas=[str(first.replica)])) == []
+
+
+async def test_replica_ignores_its_own_announcements(replicas: list[PostgresDatabase]) -> None:
+    def announce(connection: Connection, session: str) -> None:
+        text = "concat(current_setting('torana.replica'), ' ', %s::text)"
+        connection.exec_driver_sql(f"SELECT pg_notify('torana', {text})", (session,))
+
+    first, other = replicas
+    assert first.announcements is not None
+    async with aclosing(first.announcements()) as sessions:
+        assert await anext(sessions) == ""
+        await first.run(partial(announce, session="own"))
+        await other.run(partial(announce, session="theirs"))
+        assert await anext(sessions) == "theirs"
 
 
 async def test_only_a_replica_shares_the_database(
@@ -396,18 +411,20 @@ def test_migrations_build_the_tables(create: Callable[[str], str]) -> None:
 
 
 def layout(url: str) -> list[tuple[object, ...]]:
-    """Return all columns, constraints and indices."""
+    """Return all columns, constraints, indices, triggers and functions."""
     queries = (
         """SELECT table_name, column_name, data_type, is_nullable, column_default, collation_name,
         generation_expression FROM information_schema.columns WHERE table_schema = 'public'""",
         """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE connamespace = 'public'::regnamespace""",
         "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+        "SELECT tgrelid::regclass::text, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+        "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
     )
     with psycopg.connect(url) as connection:
         found = [row for query in queries for row in connection.execute(query.encode())]
     ours = [row for row in found if row[0] != "alembic_version"]
-    assert {"turns", "message_words", "replicas"} <= {row[0] for row in ours}
+    assert {"turns", "message_words", "replicas", "announce_turn"} <= {row[0] for row in ours}
     return sorted(ours, key=repr)
 
 

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -109,6 +109,9 @@ class Database(ABC):
     out_of_reach: Sequence[str] = ()
     #: The id of this process if other replicas may use the database at the same time.
     replica: str | None = None
+    #: Yields the session of each change that another replica announces, "" for one that concerns all, and
+    #: raises ``StoreUnavailable``; None if there are no other replicas.
+    announcements: Callable[[], AsyncGenerator[str]] | None = None
 
     #: Opens a savepoint; an error inside the block undoes the changes since.
     _savepoint: Callable[[Connection], AbstractContextManager[object]] = staticmethod(Connection.begin_nested)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,10 @@ _SESSION = {
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
+
+_SET = "SELECT {}".format(
+    ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
+).encode()
 
 #: Parameters of libpq that detect a server that is gone; those in the URL come first.
 _LIBPQ: dict[str, Any] = {
@@ -72,16 +76,28 @@ class PostgresUrl:
 
         ``purpose`` is shown to the administrators of the server.
         """
-        name = f"torana {purpose} on {socket.gethostname()}"[:63]
-        parameters = {"application_name": name, "autocommit": True} | self._parameters | options
-        connection = _import().connect(**parameters, context=_adapters())
+        connection = _import().connect(**self._parameters_for(purpose, options))
         try:
-            settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
-            connection.execute(f"SELECT {settings}".encode())
+            connection.execute(_SET)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    async def connect_async(self, purpose: str, **options: Any) -> psycopg.AsyncConnection:
+        """Return a new connection as ``connect`` does, without blocking the event loop."""
+        connection = await _import().AsyncConnection.connect(**self._parameters_for(purpose, options))
+        try:
+            await connection.execute(_SET)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    def _parameters_for(self, purpose: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        name = f"torana {purpose} on {socket.gethostname()}"[:63]
+        parameters = {"application_name": name, "autocommit": True, "context": _adapters()}
+        return parameters | self._parameters | options
 
     def engine(self, connect: Callable[[], psycopg.Connection]) -> Engine:
         """Return an engine with one connection, opened by ``connect`` and again after it was lost."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection
@@ -14,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, Operationa
 
 from torana.errors import StoreUnavailable
 from torana.store.engine.database import Database, QueuedJob, do_nothing
+from torana.store.engine.postgres.announcements import follow_announcements
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.replicas import renew
 from torana.store.engine.postgres.writer import Writer
@@ -72,7 +74,9 @@ class PostgresDatabase(Database):
         """Take the right to write, and create or upgrade the tables. See ``Writer``."""
         super().__init__(monotonic=monotonic)
         self._writer = Writer(url, purpose=purpose, replicated=replicated)
-        self.replica = self._writer.replica if replicated else None
+        if replicated:
+            self.replica = self._writer.replica
+            self.announcements = partial(follow_announcements, url, self.replica)
         self._uncertain: _Uncertain | None = None
         self._thread.start()
 

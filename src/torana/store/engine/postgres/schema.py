@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 
 from torana.errors import DatabaseTooNew, DatabaseUnusable
 from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
+from torana.store.engine.postgres.announcements import TRIGGERS
 from torana.store.engine.postgres.connection import OLDEST
 from torana.store.engine.tables import metadata
 
@@ -83,7 +84,8 @@ def create_tables(connection: Connection) -> None:
     """Create the newest tables without Alembic, whose import is slow."""
     copy_conditions()
     metadata.create_all(connection, checkfirst=False)
-    connection.exec_driver_sql(REPLICAS_TABLE)
+    for statement in (REPLICAS_TABLE, *TRIGGERS):
+        connection.exec_driver_sql(statement)
     connection.exec_driver_sql(_VERSION_TABLE)
     connection.execute(sa.text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 

@@ -1,0 +1,199 @@
+"""Two replicas on a real PostgreSQL server, which notice the changes of each other by announcements alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+import pytest
+from pydantic_ai import FunctionToolset
+from pydantic_ai.messages import ToolCallPart
+from tests.assembling import turns_over
+
+from torana.agent import TurnAgent
+from torana.messages import Inbound, Turn
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.database import PostgresDatabase
+from torana.store.engine.postgres.replicas import list_replicas
+from torana.store.rows.audit import Act
+from torana.testing import ScriptedModel
+from torana.tools import ToolContext
+from torana.turns import Turns
+from torana.turns import replicas as module
+from torana.turns.approvals import Choice
+
+Message = Callable[..., Inbound]
+
+#: Seconds to wait for an announcement.
+_PATIENCE = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """The turns of one replica over a model."""
+
+    database: PostgresDatabase
+    turns: Turns
+    model: ScriptedModel
+
+    async def wait_for_end(self, turn: Turn) -> asyncio.Task[Turn]:
+        """Return a task that waits for the end of a turn, once the turn is registered here."""
+        task = asyncio.ensure_future(self.turns.reader.wait_for_end(turn))
+        while turn.id not in self.turns.live and not task.done():
+            await self.look()
+        return task
+
+    async def until_asked(self, number: int = 1) -> None:
+        """Wait until the model has received this number of requests."""
+        while len(self.model.requests) < number:
+            await self.look()
+
+    async def look(self) -> None:
+        """Wait for the duration of one database read."""
+        await self.database.run(lambda connection: connection.closed)
+
+    async def stop(self) -> None:
+        await self.turns.stop(grace=0)
+        await asyncio.to_thread(self.database.close)
+
+
+Open = Callable[..., Awaitable[Replica]]
+
+
+@pytest.fixture
+async def open_replica(
+    postgres_url: str,
+    open_agent: Callable[..., TurnAgent],
+    clock: Callable[[], datetime],
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncGenerator[Open]:
+    """``await open_replica("reply")`` starts a replica that polls at its start only."""
+    monkeypatch.setattr(module, "_CHECK", 3600)
+    opened: list[Replica] = []
+
+    async def begin(*script: object, toolset: FunctionToolset[ToolContext] | None = None) -> Replica:
+        database = await asyncio.to_thread(
+            lambda: PostgresDatabase(url=PostgresUrl(postgres_url), replicated=True)
+        )
+        model = ScriptedModel(*script)
+        turns = turns_over(database, open_agent(model, toolset, database=database), clock=clock)
+        await turns.start()
+        opened.append(Replica(database=database, turns=turns, model=model))
+        return opened[-1]
+
+    yield begin
+    for one in opened:
+        await one.stop()
+
+
+async def soon(task: Awaitable[Turn]) -> Turn:
+    async with asyncio.timeout(_PATIENCE):
+        return await task
+
+
+async def test_end_of_a_turn_is_announced(open_replica: Open, message: Message) -> None:
+    gate = asyncio.Event()
+    first, second = await open_replica([gate, "done"]), await open_replica()
+    turn = await first.turns.accept(message())
+    waiting = await second.wait_for_end(turn)
+
+    gate.set()
+
+    assert (await soon(waiting)).reply == "done"
+
+
+async def test_cancellation_is_announced(open_replica: Open, message: Message) -> None:
+    first, second = await open_replica([asyncio.Event()]), await open_replica()
+    turn = await first.turns.accept(message())
+    await first.until_asked()
+
+    ended = await soon(second.turns.cancel("gateway", turn.id))
+
+    assert ended.state == "cancelled"
+
+
+async def test_decision_is_announced(
+    open_replica: Open, message: Message, clock: Callable[[], datetime]
+) -> None:
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    tools = FunctionToolset[ToolContext]()
+    tools.add_function(pay, metadata={"idempotent": False, "permission": "ask"})
+    call = ToolCallPart("pay", {}, tool_call_id="c1")
+    first, second = await open_replica([call], "I paid.", toolset=tools), await open_replica()
+    turn = await first.turns.accept(message())
+    async for event in first.turns.reader.events(turn):
+        if event.type == "approval.required":
+            break
+    waiting = await first.wait_for_end(turn)
+
+    act = Act(principal="operator", source="test", at=clock())
+    await second.turns.approvals.decide("gateway", turn.id, "c1", Choice(approve=True), act)
+
+    assert (await soon(waiting)).reply == "I paid."
+
+
+async def test_message_that_interrupts_is_announced(open_replica: Open, message: Message) -> None:
+    first, second = await open_replica([asyncio.Event()], "second"), await open_replica()
+    turn = await first.turns.accept(message("first"))
+    await first.until_asked()
+    interrupted = await first.wait_for_end(turn)
+
+    after = await second.turns.accept(message("second", on_busy="interrupt"))
+
+    assert (await soon(interrupted)).state == "cancelled"
+    assert (await soon(await second.wait_for_end(after))).reply == "second"
+
+
+async def test_turn_of_a_stopping_replica_is_announced(open_replica: Open, message: Message) -> None:
+    first, second = await open_replica([asyncio.Event()]), await open_replica("done")
+    turn = await first.turns.accept(message())
+    await first.until_asked()
+
+    await first.turns.stop(grace=0)
+
+    await second.until_asked()
+    assert (await soon(await second.wait_for_end(turn))).reply == "done"
+
+
+async def test_lost_connection_of_the_listener_is_replaced(
+    open_replica: Open,
+    message: Message,
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "_RECONNECT", 0)
+    gate = asyncio.Event()
+    first, second = await open_replica([gate, "done"]), await open_replica()
+    turn = await first.turns.accept(message())
+    waiting = await second.wait_for_end(turn)
+    listeners = "pg_stat_activity WHERE application_name LIKE 'torana listener %'"
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        while (await (await connection.execute(f"SELECT count(*) FROM {listeners}".encode())).fetchone()) != (
+            2,
+        ):
+            await second.look()
+        await connection.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM {listeners}".encode())
+
+    gate.set()
+
+    assert (await soon(waiting)).reply == "done"
+    assert "announcements_lost" in caplog.messages
+
+
+async def test_announcements_do_not_hasten_a_takeover(open_replica: Open, postgres_url: str) -> None:
+    replica = await open_replica()
+    slow = "INSERT INTO replicas VALUES ('rep_slow', 'slow', '0', 0, now(), now() - interval '1 s')"
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        await connection.execute(slow.encode())
+
+    for _ in range(5):
+        await replica.turns._replicas.check()
+
+    assert "rep_slow" in [one.id for one in await replica.database.run(list_replicas)]
