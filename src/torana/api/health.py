@@ -29,13 +29,15 @@ class Health:
         self._writable = writable
         self._connectors = connectors
         self._stuck = stuck
+        #: Set when the gateway will stop soon. It still accepts messages, but is to get no more.
+        self.leaving = False
 
     async def report(self) -> tuple[bool, HealthBody]:
-        """Return whether the gateway accepts messages, and the body of ``/health``.
+        """Return whether messages may be sent to the gateway, and the body of ``/health``.
 
         While sessions are blocked, the gateway is degraded and accepts messages of other sessions.
         """
-        writable, draining = await self._writable(), self._draining()
+        writable, draining = await self._writable(), self.leaving or self._draining()
         healthy = writable and not self._stuck()
         status: Status = "draining" if draining else "ok" if healthy else "degraded"
         body = health_body(status, started=self._started, skills=self._skills(), connectors=self._connectors())

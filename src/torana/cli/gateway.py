@@ -47,8 +47,9 @@ class Gateway:
     """A gateway on a socket, from its start to its end.
 
     It listens and answers ``/health`` while ``build`` still runs; every other request is held for at most
-    ``hold`` seconds. After the first signal running turns may finish; after the second signal they are left to
-    the next start. SIGHUP reloads the settings, unless the terminal was closed: then it stops the gateway.
+    ``hold`` seconds. After the first signal load balancers may take the gateway out, and running turns may
+    finish; after the second signal they are left to the next start. SIGHUP reloads the settings, unless the
+    terminal was closed: then it stops the gateway.
     """
 
     def __init__(
@@ -155,13 +156,14 @@ class Gateway:
             self._settled.set()
 
     async def _stop_if_lost(self, app: App) -> None:
-        """Stop the gateway when another replica has taken over its turns."""
-        await app.turns.lost.wait()
+        """Stop the gateway when another replica has taken over its turns. Waiting requests get their paths."""
+        await app.turns.replicas.lost.wait()
+        self._stopping = True
         self._error = OperatorError(
             "another replica has taken over the work of this one, which did not renew its lease in time; "
             "start it again"
         )
-        self._server.should_exit = True
+        await self._stop(grace=0)
 
     async def _build_app(self) -> App:
         """Build the gateway; close it if the start was aborted in the meantime."""
@@ -174,7 +176,10 @@ class Gateway:
             raise
 
     def _on_signal(self) -> None:
-        self._spawn(self._stop(grace=0 if self._stopping else self._loaded.settings.drain))
+        settings = self._loaded.settings
+        self._spawn(
+            self._stop(grace=0) if self._stopping else self._leave(settings.drain_delay, settings.drain)
+        )
         self._stopping = True
 
     def _hung_up(self) -> None:
@@ -184,6 +189,14 @@ class Gateway:
         await self._settled.wait()
         if self._app is not None and not self._stopping:
             await self._app.reload.by_signal()
+
+    async def _leave(self, delay: float, grace: float) -> None:
+        """Have load balancers take the gateway out before it stops."""
+        if delay and self._app is not None:
+            _log.info("gateway_draining", extra={"seconds": delay})
+            self._app.services.health.leaving = True
+            await asyncio.sleep(delay)
+        await self._stop(grace=grace)
 
     async def _stop(self, *, grace: float) -> None:
         """Stop accepting messages, let running turns finish, then close the listeners."""

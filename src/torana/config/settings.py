@@ -370,6 +370,15 @@ class Settings(BaseModel):
             "start continues the others."
         ),
     )
+    drain_delay: Whole = Field(
+        default=0,
+        ge=0,
+        le=3600,
+        description=(
+            "Seconds for which `/health` reports `draining` before the gateway stops accepting messages, "
+            "so that a load balancer sends no more of them."
+        ),
+    )
     tools: Functions = Field(
         default=(),
         description=("Your own Python functions that the agent may call, each as `package.module:function`."),

@@ -84,11 +84,9 @@ class Turns:
         self._recovery = Recovery(
             database=database, runner=runner, budgets=budgets, max_crashes=max_crashes, clock=clock
         )
-        self._replicas = ReplicaWatch(
+        self.replicas = ReplicaWatch(
             database=database, runner=runner, recovery=self._recovery, approvals=approvals
         )
-        #: Set when another replica has taken over the turns of this process.
-        self.lost = self._replicas.lost
         self._commands = Commands(database=database, cancel=self.cancel, approvals=approvals)
         self._accepting = True
         #: Tasks that write to the store, each with the message or the failed turn that it queues.
@@ -100,7 +98,7 @@ class Turns:
         """Continue the turns that an earlier process left unfinished, in order."""
         await self._recovery.start()
         if self._database.replica is not None:
-            self._replicas.start()
+            self.replicas.start()
 
     async def stop(self, *, grace: float) -> None:
         """Stop accepting, give running turns ``grace`` seconds, and leave the rest to the next start."""
@@ -111,7 +109,7 @@ class Turns:
         await self._runner.stop(grace=grace)
         if self._commanding:  # the turns they wait for have ended, or end after the next start
             await asyncio.wait(self._commanding)
-        await self._replicas.stop()
+        await self.replicas.stop()
         with suppress(StoreUnavailable):
             await self._database.run(requeue)
 

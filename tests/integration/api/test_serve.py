@@ -16,6 +16,7 @@ from select import select
 from typing import Any
 
 import httpx2
+import psycopg
 import pytest
 from tests.parts import open_files_of
 from tests.standins.gate import Gate
@@ -214,6 +215,60 @@ def test_second_signal_stops_at_once_and_next_start_resumes_turn(
     while (turn := httpx2.get(place).json())["status"] == "running":
         pass
     assert (turn["status"], turn["reply"]) == ("completed", "at last")
+
+
+def test_gateway_accepts_messages_while_a_load_balancer_takes_it_out(serve: Serve):
+    process = serve(TORANA_DRAIN_DELAY="3600")
+    process.wait_until_ready()
+    process.signal(signal.SIGTERM)
+
+    assert process.wait_until_draining().status_code == 503
+    assert send(process, "what is 6 * 7").status_code == 200
+    process.signal(signal.SIGTERM)
+    code, _, errors = process.ended()
+    assert (code, "Traceback" in errors) == (0, False)
+
+
+def test_gateway_stops_after_the_delay(serve: Serve):
+    process = serve(TORANA_DRAIN_DELAY="1", TORANA_LOG_FORMAT="json")
+    process.wait_until_ready()
+    process.signal(signal.SIGTERM)
+    code, _, errors = process.ended()
+
+    logged = [json.loads(line) for line in errors.splitlines()]
+    stop = [line for line in logged if line["event"] in ("gateway_draining", "gateway_stopping")]
+    assert code == 0
+    assert [line["event"] for line in stop] == ["gateway_draining", "gateway_stopping"]
+    assert stop[0]["seconds"] == 1
+
+
+def test_replica_whose_work_was_taken_over_answers_and_ends(
+    serve: Serve, slow: Slow, background: ThreadPoolExecutor, postgres_url: str
+):
+    process = serve(**slow.environ(), TORANA_DATABASE_URL=postgres_url, TORANA_REPLICAS="true")
+    process.wait_until_ready()
+    waiting: Future[httpx2.Response] = background.submit(send, process)
+    slow.asked.wait()
+    ((turn,),) = execute(postgres_url, "SELECT id FROM turns")
+    with httpx2.stream("GET", f"{process.url}/v1/turns/{turn}/events", timeout=None) as events:
+        lines = events.iter_lines()
+        assert next(lines) == "event: turn.accepted"
+        execute(postgres_url, "DELETE FROM replicas RETURNING id")
+        assert "event: turn.completed" not in list(lines)
+
+    answer = waiting.result()
+    assert (answer.status_code, answer.json()["code"]) == (503, "draining")
+    assert answer.json()["instance"] == f"v1/turns/{turn}"
+    code, _, errors = process.ended()
+    assert code == 1
+    assert "another replica has taken over the work of this one" in errors
+    assert "Traceback" not in errors
+    assert "graceful shutdown exceeded" not in errors
+
+
+def execute(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(statement.encode()).fetchall()
 
 
 def test_second_signal_does_not_wait_for_synchronous_tool(serve: Serve, tmp_path: Path):

@@ -47,3 +47,12 @@ async def test_report_has_six_fields_with_their_types():
     assert 10 < int(body["memory"].removesuffix("MB")) < 10_000
     assert body["skills"] == {"core": 10, "user": 2}
     assert body["connectors"] == []
+
+
+async def test_gateway_that_will_stop_soon_reports_draining():
+    leaving = health()
+    leaving.leaving = True
+
+    takes, body = await leaving.report()
+
+    assert (takes, body.status) == (False, "draining")

@@ -46,7 +46,7 @@ def test_printed_units_have_the_settings_of_this_folder(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
     monkeypatch.setenv("TORANA_PORT", "18790")
-    (place / "torana.toml").write_text("drain = 90\n")
+    (place / "torana.toml").write_text("drain = 80\ndrain_delay = 10\n")
 
     code, out, err = command("service", "install", "--print", "--keep", "3", "--config", "torana.toml")
 

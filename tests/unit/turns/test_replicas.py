@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,7 +19,7 @@ from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.postgres.replicas import list_replicas
 from torana.store.rows.audit import Act
-from torana.testing import ScriptedModel
+from torana.testing import Piece, ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Turns
 from torana.turns import replicas as module
@@ -74,7 +74,9 @@ async def open_replica(
     monkeypatch.setattr(module, "_CHECK", 3600)
     opened: list[Replica] = []
 
-    async def begin(*script: object, toolset: FunctionToolset[ToolContext] | None = None) -> Replica:
+    async def begin(
+        *script: str | Sequence[Piece], toolset: FunctionToolset[ToolContext] | None = None
+    ) -> Replica:
         database = await asyncio.to_thread(
             lambda: PostgresDatabase(url=PostgresUrl(postgres_url), replicated=True)
         )
@@ -194,6 +196,6 @@ async def test_announcements_do_not_hasten_a_takeover(open_replica: Open, postgr
         await connection.execute(slow.encode())
 
     for _ in range(5):
-        await replica.turns._replicas.check()
+        await replica.turns.replicas.check()
 
     assert "rep_slow" in [one.id for one in await replica.database.run(list_replicas)]

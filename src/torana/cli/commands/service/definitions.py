@@ -16,9 +16,9 @@ from torana.cli.terminal import printable
 from torana.errors import ConfigInvalid, OperatorError
 
 if TYPE_CHECKING:
-    from torana.config import Loaded
+    from torana.config import Loaded, Settings
 
-#: Seconds beyond `TORANA_DRAIN` in which connections are closed and replies are sent.
+#: Seconds beyond `TORANA_DRAIN_DELAY` and `TORANA_DRAIN` in which connections are closed and replies are sent.
 _STOP_MARGIN = 30
 
 
@@ -42,7 +42,7 @@ def own_service(loaded: Loaded, config: Path | None, backup_to: Path | None, kee
         torana=_torana(),
         options=("--data-dir", str(data), *(("--config", str(config.absolute())) if config else ())),
         directory=Path.cwd(),
-        stop_seconds=loaded.settings.drain + _STOP_MARGIN,
+        stop_seconds=_stop_seconds(loaded.settings),
         backups=(backup_to or data.with_name(f"{data.name}-backups")).absolute(),
         keep=keep,
     )
@@ -69,10 +69,14 @@ def system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
         torana=_torana(),
         options=("--data-dir", str(SYSTEM_DATA)),
         directory=SYSTEM_SETTINGS,
-        stop_seconds=settings.drain + _STOP_MARGIN,
+        stop_seconds=_stop_seconds(settings),
         backups=backups,
         keep=keep,
     )
+
+
+def _stop_seconds(settings: Settings) -> int:
+    return settings.drain_delay + settings.drain + _STOP_MARGIN
 
 
 def _is_at_home(place: Path) -> bool:

@@ -96,8 +96,8 @@ class PostgresUrl:
 
     def _parameters_for(self, purpose: str, options: Mapping[str, Any]) -> dict[str, Any]:
         name = f"torana {purpose} on {socket.gethostname()}"[:63]
-        parameters = {"application_name": name, "autocommit": True, "context": _adapters()}
-        return parameters | self._parameters | options
+        own = {"application_name": name, "autocommit": True, "context": _adapters()}
+        return {**own, **self._parameters, **options}
 
     def engine(self, connect: Callable[[], psycopg.Connection]) -> Engine:
         """Return an engine with one connection, opened by ``connect`` and again after it was lost."""
