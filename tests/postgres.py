@@ -9,7 +9,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from select import select
@@ -76,6 +77,19 @@ class PostgresServer:
         """Create an empty database and return its URL."""
         self.execute(f"CREATE DATABASE {database} TEMPLATE template0")
         return self.url(database)
+
+    @contextmanager
+    def standby(self) -> Generator[None]:
+        """Run a program that receives the write-ahead log, and confirms it as a synchronous standby server."""
+        target = tempfile.mkdtemp(dir=self.directory)
+        command = [self._bin / "pg_receivewal", "--synchronous", "--no-loop", "-D", target, "-d", self.url()]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            try:
+                while not self.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"):
+                    assert process.poll() is None
+                yield
+            finally:
+                process.terminate()
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
         with psycopg.connect(self.url(database), autocommit=True) as connection:

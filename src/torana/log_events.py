@@ -30,7 +30,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "discord_missed_messages_not_fetched": "Messages sent while the bot was offline could not be fetched.",
         "event_ignored": "An event of a chat platform is malformed. It was ignored.",
         "file_not_fetched": "A file of a message could not be fetched. The agent receives its name only.",
-        "gateway_draining": "The gateway stops soon. Load balancers take it out while it still accepts messages.",
+        "gateway_draining": "The gateway stops soon. It still accepts messages until load balancers notice.",
         "gateway_ready": "The gateway accepts messages.",
         "gateway_stopping": "The gateway stops. Running turns get the grace period.",
         "hook_failed": "A call from a chat platform failed because of a bug. The platform repeats it.",
