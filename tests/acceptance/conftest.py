@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.parts import require
+from tests.standins.gate import Gate
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +136,14 @@ def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
             return gateway
 
         yield make
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A gate for a tool, opened at the end of the test."""
+    gate = Gate()
+    yield gate
+    gate.open()
 
 
 @pytest.fixture

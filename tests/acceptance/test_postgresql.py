@@ -49,9 +49,9 @@ def test_everything_is_kept_in_postgresql_over_restarts_and_a_kill(
     person: type[Person],
     eventually: Eventually,
     installed_with_all: Path,
+    gate: Gate,
     tmp_path: Path,
 ) -> None:
-    gate = Gate()
     (tmp_path / "dawdling.py").write_text(gate.tool)
     gateway = new_gateway(
         installed_with_all,

@@ -33,13 +33,6 @@ def server() -> Generator[PostgresServer]:
 
 
 @pytest.fixture
-def gate() -> Generator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.open()
-
-
-@pytest.fixture
 def replicas(
     server: PostgresServer,
     new_gateway: Callable[..., Gateway],

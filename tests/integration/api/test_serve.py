@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -253,6 +254,7 @@ def test_replica_whose_work_was_taken_over_answers_and_ends(
     with httpx2.stream("GET", f"{process.url}/v1/turns/{turn}/events", timeout=None) as events:
         lines = events.iter_lines()
         assert next(lines) == "event: turn.accepted"
+        assert re.fullmatch(r"id: 1-1\.[0-9a-f]{6}", next(lines))
         execute(postgres_url, "DELETE FROM replicas RETURNING id")
         assert "event: turn.completed" not in list(lines)
 
