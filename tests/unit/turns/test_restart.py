@@ -189,7 +189,7 @@ async def test_callers_waiting_at_the_stop_learn_that_the_reply_comes_later(
     await turns.stop(grace=0)
 
     for one in waiting:
-        with pytest.raises(Draining, match="answers the message after its next start"):
+        with pytest.raises(Draining, match="is answered by another replica or after the next start"):
             await one
     assert await watching == ["turn.accepted"]
     assert [(await turns.reader.get("gateway", turn.id)).state for turn in (running, queued)] == [
