@@ -71,4 +71,6 @@ def cancel(
 
 def draining_error() -> Draining:
     """Return the error for callers that wait for a turn when the gateway stops."""
-    return Draining("The gateway was stopped. The message is answered by another replica or after the next start.")
+    return Draining(
+        "The gateway was stopped. The message is answered by another replica or after the next start."
+    )
