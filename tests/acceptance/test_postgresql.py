@@ -87,7 +87,9 @@ def test_everything_is_kept_in_postgresql_over_restarts_and_a_kill(
     assert eventually(lambda: _reply_of(ana.get(f"v1/turns/{killed}"))) == "dawdled to the end"
     assert "use dawdle" in ana.say("what did I say last?")
 
-    second = command(gateway, installed_with_all, "serve", "--port", "1", "--data-dir", str(tmp_path / "other"))
+    other = new_gateway(installed_with_all, home="other")
+    place = ["--port", str(other.port), "--data-dir", str(other.data_dir)]
+    second = command(gateway, installed_with_all, "serve", *place)
     assert second.returncode == 1
     assert "is used by 'torana gateway on " in second.stderr
     assert second.stderr.count("\n") == 1
