@@ -141,7 +141,8 @@ class CuttingProxy:
                 Thread(target=self._relay, args=[client], daemon=True).start()
 
     def _relay(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._server)) as server:
+        # The server or the client may end the connection at any time.
+        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self._server)) as server:
             while True:
                 for ready in select([client, server], [], [])[0]:
                     data = ready.recv(65_536)

@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.chaos.conftest import Program
+from tests.chaos.program import Program
 from tests.standins.feishu import FeishuStandIn
 from tests.standins.slack import SlackStandIn
 from tests.standins.telegram import TelegramStandIn

@@ -12,13 +12,14 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 import httpx2
 import pytest
+from tests.chaos.clients import read_events
 
 SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "16"))
 SEED = int(os.environ.get("TORANA_CHAOS_SEED", "1"))
@@ -208,7 +209,7 @@ class Client:
             await self._watch(message, response.raise_for_status(), acknowledged)
 
     async def _watch(self, message: Message, response: httpx2.Response, acknowledged: asyncio.Event) -> None:
-        async for event_id, name, data in _events(response):
+        async for event_id, name, data in read_events(response):
             message.last_event = event_id
             match name:
                 case "turn.accepted":
@@ -233,21 +234,6 @@ class Client:
             self.acknowledged.append(message)
             acknowledged.set()
             self._progress.release()
-
-
-async def _events(response: httpx2.Response) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
-    event_id, name = "", ""
-    async for line in response.aiter_lines():
-        field_, _, value = line.partition(": ")
-        match field_:
-            case "id":
-                event_id = value
-            case "event":
-                name = value
-            case "data":
-                yield event_id, name, json.loads(value)
-            case _:
-                pass
 
 
 @dataclass

@@ -1,0 +1,148 @@
+"""Three gateways on one PostgreSQL server behind HAProxy, each of which a test can disturb."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+import psycopg
+from psycopg.rows import dict_row
+from tests.chaos.program import ROOT, TOOLS, Program
+from tests.parts import require
+from tests.postgres import CuttingProxy, PostgresServer
+from tests.standins.servers import free_port
+from tests.waiting import eventually
+
+CONFIGURATION = ROOT / "deploy" / "proxies" / "haproxy.cfg"
+
+#: Seconds within which a process ends.
+_PATIENCE = 30.0
+
+
+class Replica(Program):
+    """A gateway of the checkout that runs the tests, with a connection to the database that can be cut."""
+
+    def __init__(self, *, home: Path, tools: Path, proxy: CuttingProxy, database: str) -> None:
+        home.mkdir()
+        self.proxy = proxy
+        self._tools = tools
+        settings = {
+            "PYTHONPATH": f"{tools}:{ROOT / 'src'}",
+            "TORANA_DATABASE_URL": database,
+            "TORANA_REPLICAS": "true",
+            "TORANA_DRAIN": "1",
+            "TORANA_MAX_CRASHES": "1000",
+        }
+        super().__init__(command=Path(sys.executable).with_name("torana"), home=home, settings=settings)
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether the replica executes the tool ``linger``."""
+        return self._process is not None and any(self._tools.glob(f"lingers-{self._process.pid}-*"))
+
+    def pause(self) -> None:
+        """Stop the process without its notice, as a machine that sleeps."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def terminate(self) -> int:
+        """Stop the gateway orderly, and return its exit code."""
+        self._signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until the process ends, and return its exit code."""
+        assert self._process is not None
+        return self._process.wait(_PATIENCE)
+
+    def output(self) -> str:
+        """Return everything that the process has written."""
+        return (self.home / "output").read_text()
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+
+class Cluster:
+    """Three replicas, their database and their load balancer, which run inside of a ``with`` block."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._running = ExitStack()
+        self._database = ""
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self.replicas: list[Replica] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            haproxy = require("haproxy", "haproxy")
+            self.server = starting.enter_context(PostgresServer())
+            self._database = self.server.create("torana")
+            tools = self._home / "tools"
+            tools.mkdir()
+            (tools / "chaos_tools.py").write_text(TOOLS)
+            self.tools = tools
+            for number in range(3):
+                self._add(self._home / f"replica {number}", starting)
+            self._balance(haproxy, starting)
+            self._running = starting.pop_all()
+        eventually(self._is_up)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def rows(self, statement: str) -> list[dict[str, Any]]:
+        """Return rows of the database, read beside the replicas."""
+        with psycopg.connect(self._database, row_factory=dict_row) as connection:
+            return connection.execute(statement.encode()).fetchall()
+
+    def lines(self, file: str) -> list[str]:
+        """Return the lines that a tool wrote, in any replica."""
+        path = self.tools / file
+        return path.read_text().splitlines() if path.exists() else []
+
+    def end_connections(self) -> None:
+        """End all connections of the replicas to the database."""
+        self.server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'torana'"
+        )
+
+    def _add(self, home: Path, starting: ExitStack) -> None:
+        proxy = CuttingProxy(self.server.port)
+        starting.callback(proxy.close)
+        database = self.server.url("torana", port=proxy.port)
+        replica = Replica(home=home, tools=self.tools, proxy=proxy, database=database)
+        starting.callback(replica.kill)
+        replica.start()
+        self.replicas.append(replica)
+
+    def _balance(self, haproxy: str, starting: ExitStack) -> None:
+        text = CONFIGURATION.read_text().replace("bind :8080", f"bind 127.0.0.1:{self.port}")
+        for name, replica in zip("abc", self.replicas, strict=True):
+            text = text.replace(f" torana-{name}:18789", f" 127.0.0.1:{replica.port}")
+        assert not re.search(r":18789|:8080", text)
+        file = self._home / "haproxy.cfg"
+        file.write_text(text)
+        with (self._home / "haproxy.log").open("wb") as log:
+            process = subprocess.Popen([haproxy, "-db", "-f", str(file)], stdout=log, stderr=log)
+        starting.callback(process.wait, _PATIENCE)
+        starting.callback(process.kill)
+
+    def _is_up(self) -> bool:
+        for replica in self.replicas:
+            replica.wait_until_up()
+        try:
+            return httpx2.get(f"{self.url}health", trust_env=False).status_code == 200
+        except httpx2.TransportError:
+            return False
