@@ -29,9 +29,7 @@ Way = Literal["wait", "watch", "fetch", "twice"]
 class Client:
     """Talks in one session: it sends a message when the previous one was acknowledged, answered or not."""
 
-    def __init__(
-        self, *, http: httpx2.AsyncClient, number: int, draw: random.Random, history: History
-    ) -> None:
+    def __init__(self, *, http: httpx2.AsyncClient, number: int, draw: random.Random, history: History) -> None:
         self._http = http
         self._channel = f"s{number}"
         self._user = f"u{number % 4}"
@@ -73,7 +71,7 @@ class Client:
             case "note":
                 content, answer = f'use note {{"text": "{name}"}}', f"noted {name}"
             case "linger":
-                seconds = round(self._draw.uniform(0.1, 1.2), 2)
+                seconds = round(self._draw.uniform(0.3, 1.2), 2)
                 content = f'use linger {{"text": "{name}", "seconds": {seconds}}}'
                 answer = f"lingered {name}"
             case _:
@@ -116,7 +114,7 @@ class _Conversation:
     async def learn_outcome(self, way: Way | None = None) -> None:
         """Send the message until it is acknowledged, and ask for the end of its turn until it is known."""
         ways: list[Way] = ["wait", "watch", "watch", "fetch", "twice"]
-        chosen = way or self._draw.choice(ways)
+        chosen: Way = way or self._draw.choice(ways)
         try:
             while self._turn is None and not self._ended:
                 posts = [self._try(lambda: self._post(chosen)) for _ in range(2 if chosen == "twice" else 1)]
@@ -191,7 +189,7 @@ class _Conversation:
         if response.is_success:
             return response.json()
         is_problem = response.headers["Content-Type"].startswith("application/problem+json")
-        problem = response.json() if is_problem else {}
+        problem: dict[str, Any] = response.json() if is_problem else {}
         if problem.get("code") == _CANCELLED:
             self._note_cancelled()
         elif response.status_code in _REFUSALS:

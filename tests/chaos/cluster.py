@@ -104,8 +104,8 @@ class Cluster:
 
     def rows(self, statement: str) -> list[dict[str, Any]]:
         """Return rows of the database, read beside the replicas."""
-        with psycopg.connect(self._database, row_factory=dict_row) as connection:
-            return connection.execute(statement.encode()).fetchall()
+        with psycopg.connect(self._database) as connection:
+            return connection.cursor(row_factory=dict_row).execute(statement.encode()).fetchall()
 
     def lines(self, file: str) -> list[str]:
         """Return the lines that a tool wrote, in any replica."""
@@ -114,9 +114,7 @@ class Cluster:
 
     def end_connections(self) -> None:
         """End all connections of the replicas to the database."""
-        self.server.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'torana'"
-        )
+        self.server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'torana'")
 
     def _add(self, home: Path, starting: ExitStack) -> None:
         proxy = CuttingProxy(self.server.port)

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 State = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
@@ -147,7 +148,9 @@ class _Check:
         unknown = Counter(self._history.sent[name].content for name in self._history.sent.keys() - turns.keys())
         for turn in self._turns.values():
             if turn.id not in self._messages and not unknown[turn.content]:
-                yield Violation("a message becomes one turn", f"{turn.id} is a second or an unknown turn: {turn}")
+                yield Violation(
+                    "a message becomes one turn", f"{turn.id} is a second or an unknown turn: {turn}"
+                )
             elif turn.id not in self._messages:
                 unknown[turn.content] -= 1
 
@@ -234,6 +237,6 @@ def _falls(
     promise: Promise, channel: str, turns: Sequence[StoredTurn], name: Literal["seq", "ended"]
 ) -> Iterator[Violation]:
     """Yield a violation for each turn whose number is not larger than that of the turn before it."""
-    for before, turn in zip(turns, turns[1:], strict=False):
+    for before, turn in pairwise(turns):
         if getattr(turn, name) <= getattr(before, name):
             yield Violation(promise, f"{channel}: the {name} of {turn.id} is not after that of {before.id}")

@@ -1,0 +1,173 @@
+"""Seeded faults of a cluster: deaths, pauses, stops, cut connections, and crashes of the database server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from tests.chaos.cluster import Cluster, Replica
+from tests.waiting import eventually
+
+#: Seconds of a pause after which other replicas have taken over: the lease, the checks, and a reserve.
+_LONG = (12.5, 14.0)
+
+#: Seconds of a pause that no replica notices.
+_SHORT = (0.3, 3.0)
+
+#: What a replica says when it ends because it was paused for too long.
+_TAKEN_OVER = "another replica has taken over the work of this one"
+
+
+class Faults:
+    """Disturbs a cluster in two ways at a time: one long pause, and a series of short faults elsewhere."""
+
+    def __init__(self, *, cluster: Cluster, draw: random.Random) -> None:
+        self._cluster = cluster
+        self._draw = draw
+        self._deadline = 0.0
+        #: Replicas that a fault has hit and that do not serve yet.
+        self._hit: set[Replica] = set()
+        #: Held while a replica starts, which needs the database server.
+        self._starting = asyncio.Lock()
+        self.counts: Counter[str] = Counter()
+        #: Ends of replicas that no fault explains.
+        self.unexpected: list[str] = []
+
+    async def disturb(self, *, until: float) -> None:
+        """Disturb the cluster until this monotonic time. At least one replica serves then."""
+        self._deadline = until
+        async with asyncio.TaskGroup() as self._tasks:
+            self._tasks.create_task(self._freeze())
+            self._tasks.create_task(self._harm())
+
+    async def _freeze(self) -> None:
+        """Pause one replica after the other, in the middle of a tool, until others have taken over."""
+        while time.monotonic() + _LONG[0] < self._deadline:
+            if (replica := self._choose(keep=1)) is None:
+                await asyncio.sleep(0.1)
+                continue
+            self._hit.add(replica)
+            seconds = self._draw.uniform(*_LONG)
+            await asyncio.to_thread(eventually, lambda: replica.is_lingering or not replica.alive)
+            replica.pause()
+            self.counts["long pauses"] += 1
+            await asyncio.sleep(seconds)
+            replica.resume()
+            await self._await_end(replica)
+            await self._start(replica)
+
+    async def _await_end(self, replica: Replica) -> None:
+        """Wait until a replica notices that others have taken over, and ends."""
+        try:
+            code = await asyncio.to_thread(replica.wait)
+        except TimeoutError:
+            self.unexpected.append(f"a replica still runs after a long pause:\n{replica.output()[-2000:]}")
+            replica.kill()
+            return
+        if code != 1 or _TAKEN_OVER not in replica.output():
+            self.unexpected.append(f"a replica ended with {code} after a pause:\n{replica.output()[-2000:]}")
+
+    async def _harm(self) -> None:
+        """Cause each kind of short fault in random order, again and again."""
+        kinds: list[Callable[[], Awaitable[bool]]] = [
+            self._kill,
+            self._terminate,
+            self._pause,
+            self._cut_commit,
+            self._cut_commit,
+            self._cut_all,
+            self._crash_server,
+        ]
+        due: list[Callable[[], Awaitable[bool]]] = []
+        while True:
+            await asyncio.sleep(self._draw.uniform(0.2, 1.2))
+            if time.monotonic() > self._deadline:
+                return
+            self._revive()
+            due = due or self._draw.sample(kinds, len(kinds))
+            for cause in due:
+                if await cause():
+                    due.remove(cause)
+                    break
+
+    async def _kill(self) -> bool:
+        if (replica := self._choose(keep=1)) is None:
+            return False
+        self.counts["kills"] += 1
+        self._hit.add(replica)
+        await asyncio.to_thread(replica.kill)
+        self._tasks.create_task(self._start(replica))
+        return True
+
+    async def _terminate(self) -> bool:
+        if (replica := self._choose(keep=1)) is None:
+            return False
+        self.counts["stops"] += 1
+        self._hit.add(replica)
+        self._tasks.create_task(self._stop(replica))
+        return True
+
+    async def _stop(self, replica: Replica) -> None:
+        code = await asyncio.to_thread(replica.terminate)
+        if code != 0:
+            self.unexpected.append(f"a stopped replica ended with {code}:\n{replica.output()[-2000:]}")
+        await self._start(replica)
+
+    async def _pause(self) -> bool:
+        if (replica := self._choose()) is None:
+            return False
+        self.counts["short pauses"] += 1
+        replica.pause()
+        await asyncio.sleep(self._draw.uniform(*_SHORT))
+        replica.resume()
+        return True
+
+    async def _cut_commit(self) -> bool:
+        if (replica := self._choose()) is None:
+            return False
+        self.counts["cuts at a COMMIT"] += 1
+        replica.proxy.cut = self._draw.choice(["before", "after"])
+        return True
+
+    async def _cut_all(self) -> bool:
+        self.counts["cuts of all connections"] += 1
+        await asyncio.to_thread(self._cluster.end_connections)
+        return True
+
+    async def _crash_server(self) -> bool:
+        if self._starting.locked():
+            return False
+        server = self._cluster.server
+        async with self._starting:
+            self.counts["crashes of the server"] += 1
+            await asyncio.to_thread(server.stop, "immediate")
+            await asyncio.sleep(self._draw.uniform(0, 1))
+            await asyncio.to_thread(server.start)
+        return True
+
+    def _choose(self, *, keep: int = 0) -> Replica | None:
+        """Return a replica that serves, if ``keep`` others do so as well."""
+        serving = [one for one in self._cluster.replicas if one not in self._hit and one.alive]
+        return self._draw.choice(serving) if len(serving) > keep else None
+
+    def _revive(self) -> None:
+        """Start the replicas again that ended by themselves, which is right only if others have taken over."""
+        for replica in self._cluster.replicas:
+            if replica not in self._hit and not replica.alive:
+                self._hit.add(replica)
+                self.counts["takeovers of slow replicas"] += 1
+                if _TAKEN_OVER not in replica.output():
+                    self.unexpected.append(f"a replica ended by itself:\n{replica.output()[-2000:]}")
+                self._tasks.create_task(self._start(replica))
+
+    async def _start(self, replica: Replica) -> None:
+        """Start a replica that a fault has ended, unless the time is over."""
+        await asyncio.sleep(self._draw.uniform(0, 1))
+        if time.monotonic() < self._deadline:
+            async with self._starting:
+                replica.start()
+                await asyncio.to_thread(replica.wait_until_up)
+            self._hit.discard(replica)

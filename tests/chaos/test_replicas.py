@@ -1,0 +1,97 @@
+"""Three replicas keep their promises while they are killed, paused, stopped and cut off.
+
+``TORANA_CHAOS_SECONDS`` sets the duration (``make chaos``), ``TORANA_CHAOS_SEED`` the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.chaos.clients import Client
+from tests.chaos.cluster import Cluster
+from tests.chaos.faults import Faults
+from tests.chaos.history import History, Stored, StoredTurn, check
+from tests.waiting import eventually
+
+SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "20"))
+SEED = int(os.environ.get("TORANA_CHAOS_SEED", "1"))
+SESSIONS = 24
+
+#: Violations that a failure shows.
+SHOWN = 20
+
+_TURNS = """
+SELECT id, channel, "user", seq, content, state, reply,
+CASE WHEN ended_at IS NOT NULL THEN rank() OVER (ORDER BY ended_at, seq) ELSE 0 END AS ended FROM turns
+"""
+_UNFINISHED = "SELECT 1 FROM turns WHERE ended_at IS NULL"
+
+
+@pytest.mark.timeout(SECONDS + 300)
+async def test_replicas_keep_their_promises_despite_faults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(SEED)
+    history = History()
+    with Cluster(tmp_path) as cluster:
+        faults = Faults(cluster=cluster, draw=draw)
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(base_url=cluster.url, timeout=60, trust_env=False, limits=limits) as http:
+            clients = [
+                Client(http=http, number=number, draw=random.Random(draw.random()), history=history)
+                for number in range(SESSIONS)
+            ]
+            await talk(clients, faults)
+            await asyncio.to_thread(eventually, lambda: not cluster.rows(_UNFINISHED))
+            await asyncio.gather(*(client.ask_again() for client in clients))
+        stored = read(cluster)
+    violations = check(history, stored)
+    counts = sum((client.counts for client in clients), faults.counts)
+    summary = summarize(history, stored, counts)
+    with capsys.disabled():
+        sys.stdout.write(f"\nseed {SEED}: {summary}\n")
+
+    broken = "\n".join(f"- {promise}: {evidence}" for promise, evidence in violations[:SHOWN])
+    assert not violations, f"{len(violations)} violations with TORANA_CHAOS_SEED={SEED}:\n{broken}"
+    assert not faults.unexpected, f"with TORANA_CHAOS_SEED={SEED}: {faults.unexpected[0]}"
+
+
+async def talk(clients: list[Client], faults: Faults) -> None:
+    """Let the clients talk while the faults happen, and then wait for all answers."""
+    over = asyncio.Event()
+    async with asyncio.TaskGroup() as talking:
+        for client in clients:
+            talking.create_task(client.talk(over))
+        await faults.disturb(until=time.monotonic() + SECONDS)
+        over.set()
+
+
+def read(cluster: Cluster) -> Stored:
+    """Return the contents of the database and the effects of the tools."""
+    told = cluster.rows("SELECT turn_id FROM history ORDER BY session_id, seq")
+    return Stored(
+        turns=[StoredTurn(**row) for row in cluster.rows(_TURNS)],
+        history=[row["turn_id"] for row in told],
+        effects=Counter(cluster.lines("notes")),
+    )
+
+
+def summarize(history: History, stored: Stored, counts: Counter[str]) -> str:
+    """Return a line for a person who watches the test."""
+    states = Counter(turn.state for turn in stored.turns)
+    figures = {
+        "messages": len(history.sent),
+        "acknowledgements": len(history.acknowledged),
+        **states,
+        "streams": len(history.streamed),
+        **counts,
+    }
+    return ", ".join(f"{name}: {figure}" for name, figure in figures.items())
