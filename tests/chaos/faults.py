@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from tests.chaos.cluster import Cluster, Replica
 from tests.waiting import eventually
@@ -51,7 +52,7 @@ class Faults:
                 continue
             self._hit.add(replica)
             seconds = self._draw.uniform(*_LONG)
-            await asyncio.to_thread(eventually, lambda: replica.is_lingering or not replica.alive)
+            await asyncio.to_thread(eventually, partial(_is_in_a_tool, replica))
             replica.pause()
             self.counts["long pauses"] += 1
             await asyncio.sleep(seconds)
@@ -171,3 +172,7 @@ class Faults:
                 replica.start()
                 await asyncio.to_thread(replica.wait_until_up)
             self._hit.discard(replica)
+
+
+def _is_in_a_tool(replica: Replica) -> bool:
+    return replica.is_lingering or not replica.alive
