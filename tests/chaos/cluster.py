@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,9 +42,11 @@ class Replica(Program):
         super().__init__(command=Path(sys.executable).with_name("torana"), home=home, settings=settings)
 
     @property
-    def is_lingering(self) -> bool:
-        """Whether the replica executes the tool ``linger``."""
-        return self._process is not None and any(self._tools.glob(f"lingers-{self._process.pid}-*"))
+    def lingers(self) -> list[str]:
+        """The texts with which the replica executes the tool ``linger`` now."""
+        assert self._process is not None
+        prefix = f"lingers-{self._process.pid}-"
+        return [mark.name.removeprefix(prefix) for mark in self._tools.glob(f"{prefix}*")]
 
     def pause(self) -> None:
         """Stop the process without its notice, as a machine that sleeps."""
@@ -106,6 +108,19 @@ class Cluster:
         """Return rows of the database, read beside the replicas."""
         with psycopg.connect(self._database) as connection:
             return connection.cursor(row_factory=dict_row).execute(statement.encode()).fetchall()
+
+    def runner_of(self, text: str) -> str | None:
+        """Return the id of the replica that runs the tool ``linger`` with a text, if the server can say it."""
+        query = f"SELECT replica FROM turns WHERE content LIKE '%\"{text}\"%' AND ended_at IS NULL"
+        with suppress(psycopg.OperationalError):
+            return next((row["replica"] for row in self.rows(query)), None)
+        return None
+
+    def has_lost(self, replica: str) -> bool:
+        """Return whether others have taken over the work of a replica, if the server can say it."""
+        with suppress(psycopg.OperationalError):
+            return not self.rows(f"SELECT 1 FROM replicas WHERE id = '{replica}'")
+        return False
 
     def lines(self, file: str) -> list[str]:
         """Return the lines that a tool wrote, in any replica."""

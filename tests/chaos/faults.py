@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -12,8 +13,8 @@ from functools import partial
 from tests.chaos.cluster import Cluster, Replica
 from tests.waiting import eventually
 
-#: Seconds of a pause after which other replicas have taken over: the lease, the checks, and a reserve.
-_LONG = (12.5, 14.0)
+#: Seconds that a takeover needs: the lease, and three checks.
+_TAKEOVER = 11.0
 
 #: Seconds of a pause that no replica notices.
 _SHORT = (0.3, 3.0)
@@ -46,30 +47,45 @@ class Faults:
 
     async def _freeze(self) -> None:
         """Pause one replica after the other, in the middle of a tool, until others have taken over."""
-        while time.monotonic() + _LONG[0] < self._deadline:
+        while time.monotonic() + _TAKEOVER < self._deadline:
             if (replica := self._choose(keep=1)) is None:
                 await asyncio.sleep(0.1)
                 continue
             self._hit.add(replica)
-            seconds = self._draw.uniform(*_LONG)
-            await asyncio.to_thread(eventually, partial(_is_in_a_tool, replica))
-            replica.pause()
+            runner = await asyncio.to_thread(self._pause_in_a_tool, replica)
             self.counts["long pauses"] += 1
-            await asyncio.sleep(seconds)
+            await asyncio.to_thread(eventually, partial(self._cluster.has_lost, runner))
+            await asyncio.sleep(self._draw.uniform(0, 2))
             replica.resume()
             await self._await_end(replica)
             await self._start(replica)
+
+    def _pause_in_a_tool(self, replica: Replica) -> str:
+        """Pause a replica while it runs a turn with the tool ``linger``, and return the id of the replica."""
+
+        def pause() -> str | None:
+            if not replica.alive:  # others have taken over from a slow replica
+                return "none"
+            if not (texts := replica.lingers):
+                return None
+            replica.pause()
+            runner = self._cluster.runner_of(texts[0])
+            if runner is None:  # the turn has ended just before
+                replica.resume()
+            return runner
+
+        return eventually(pause)
 
     async def _await_end(self, replica: Replica) -> None:
         """Wait until a replica notices that others have taken over, and ends."""
         try:
             code = await asyncio.to_thread(replica.wait)
-        except TimeoutError:
-            self.unexpected.append(f"a replica still runs after a long pause:\n{replica.output()[-2000:]}")
-            replica.kill()
+        except subprocess.TimeoutExpired:
+            self.unexpected.append(f"a replica still runs after a takeover:\n{replica.output()[-2000:]}")
+            await asyncio.to_thread(replica.kill)
             return
         if code != 1 or _TAKEN_OVER not in replica.output():
-            self.unexpected.append(f"a replica ended with {code} after a pause:\n{replica.output()[-2000:]}")
+            self.unexpected.append(f"a replica ended with {code} after a takeover:\n{replica.output()[-2000:]}")
 
     async def _harm(self) -> None:
         """Cause each kind of short fault in random order, again and again."""
@@ -121,9 +137,11 @@ class Faults:
         if (replica := self._choose()) is None:
             return False
         self.counts["short pauses"] += 1
+        self._hit.add(replica)
         replica.pause()
         await asyncio.sleep(self._draw.uniform(*_SHORT))
         replica.resume()
+        self._hit.discard(replica)
         return True
 
     async def _cut_commit(self) -> bool:
@@ -172,7 +190,3 @@ class Faults:
                 replica.start()
                 await asyncio.to_thread(replica.wait_until_up)
             self._hit.discard(replica)
-
-
-def _is_in_a_tool(replica: Replica) -> bool:
-    return replica.is_lingering or not replica.alive
