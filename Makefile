@@ -96,7 +96,7 @@ check: $(VENV)/.dev ## format, lint, types, layers, spelling, generated document
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[bf]*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
-	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml compose.replicas.yaml
 	$(BIN)/pre-commit validate-config
 	$(BIN)/zizmor --offline --quiet .github
 

@@ -65,10 +65,6 @@ class Replica(Program):
         assert self._process is not None
         return self._process.wait(_PATIENCE)
 
-    def output(self) -> str:
-        """Return everything that the process has written."""
-        return (self.home / "output").read_text()
-
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)

@@ -32,7 +32,7 @@ class Faults:
         self._deadline = 0.0
         #: Replicas that a fault has hit and that do not serve yet.
         self._hit: set[Replica] = set()
-        #: Held while a replica starts, which needs the database server.
+        #: Held while a replica starts: it ends if it has no connection to the database.
         self._starting = asyncio.Lock()
         self.counts: Counter[str] = Counter()
         #: Ends of replicas that no fault explains.
@@ -81,11 +81,11 @@ class Faults:
         try:
             code = await asyncio.to_thread(replica.wait)
         except subprocess.TimeoutExpired:
-            self.unexpected.append(f"a replica still runs after a takeover:\n{replica.output()[-2000:]}")
+            self.unexpected.append(f"a replica still runs after a takeover:\n{replica.end_of_output()}")
             await asyncio.to_thread(replica.kill)
             return
-        if code != 1 or _TAKEN_OVER not in replica.output():
-            self.unexpected.append(f"a replica ended with {code} after a takeover:\n{replica.output()[-2000:]}")
+        if code != 1 or _TAKEN_OVER not in replica.end_of_output():
+            self.unexpected.append(f"a replica ended with {code} after a takeover:\n{replica.end_of_output()}")
 
     async def _harm(self) -> None:
         """Cause each kind of short fault in random order, again and again."""
@@ -130,7 +130,7 @@ class Faults:
     async def _stop(self, replica: Replica) -> None:
         code = await asyncio.to_thread(replica.terminate)
         if code != 0:
-            self.unexpected.append(f"a stopped replica ended with {code}:\n{replica.output()[-2000:]}")
+            self.unexpected.append(f"a stopped replica ended with {code}:\n{replica.end_of_output()}")
         await self._start(replica)
 
     async def _pause(self) -> bool:
@@ -152,6 +152,8 @@ class Faults:
         return True
 
     async def _cut_all(self) -> bool:
+        if self._starting.locked():
+            return False
         self.counts["cuts of all connections"] += 1
         await asyncio.to_thread(self._cluster.end_connections)
         return True
@@ -178,8 +180,8 @@ class Faults:
             if replica not in self._hit and not replica.alive:
                 self._hit.add(replica)
                 self.counts["takeovers of slow replicas"] += 1
-                if _TAKEN_OVER not in replica.output():
-                    self.unexpected.append(f"a replica ended by itself:\n{replica.output()[-2000:]}")
+                if _TAKEN_OVER not in replica.end_of_output():
+                    self.unexpected.append(f"a replica ended by itself:\n{replica.end_of_output()}")
                 self._tasks.create_task(self._start(replica))
 
     async def _start(self, replica: Replica) -> None:
@@ -187,6 +189,7 @@ class Faults:
         await asyncio.sleep(self._draw.uniform(0, 1))
         if time.monotonic() < self._deadline:
             async with self._starting:
+                replica.proxy.cut = None
                 replica.start()
                 await asyncio.to_thread(replica.wait_until_up)
             self._hit.discard(replica)

@@ -119,7 +119,7 @@ class Program:
 
     def _is_up(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() in (None, -signal.SIGKILL), (self.home / "output").read_text()
+        assert self._process.poll() in (None, -signal.SIGKILL), self.end_of_output()
         try:
             return httpx2.get(f"{self.url}health", trust_env=False).json()["status"] == "ok"
         except (httpx2.TransportError, ValueError):
@@ -130,6 +130,10 @@ class Program:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def end_of_output(self) -> str:
+        """Return the end of what the process has written."""
+        return (self.home / "output").read_text()[-2000:]
 
     def lines(self, file: str) -> list[str]:
         """Return the lines that a tool wrote."""
