@@ -12,106 +12,168 @@ import pytest
 import yaml
 
 from torana.config import Settings
+from torana.permissions import Calling, Rules
+from torana.store.workspaces import Workspaces
+from torana.tools.builtin.files import FileTools
+from torana.tools.builtin.lists import ListTools
 
 ROOT = Path(__file__).parents[1]
-KUBERNETES = ROOT / "deploy" / "kubernetes"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
-KUSTOMIZATION = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8"))
 
 #: The oldest and the newest version of Kubernetes that the manifests are checked against.
 VERSIONS = ("1.28", "1.37")
 
 
-def manifest(kind: str) -> dict[str, Any]:
-    (found,) = (one for one in MANIFESTS.values() if one["kind"] == kind)
-    return found
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-MANIFESTS: dict[str, dict[str, Any]] = {
-    name: yaml.safe_load((KUBERNETES / name).read_text(encoding="utf-8")) for name in KUSTOMIZATION["resources"]
-}
-POD: dict[str, Any] = manifest("StatefulSet")["spec"]["template"]
-(CONTAINER,) = POD["spec"]["containers"]
+class Manifests:
+    """The files for Kubernetes in a folder, with the kind of the object that starts the pods."""
+
+    def __init__(self, folder: str, kind: str) -> None:
+        self.folder = ROOT / "deploy" / folder
+        self.kustomization = read(self.folder / "kustomization.yaml")
+        self.all: dict[str, dict[str, Any]] = {
+            name: read(self.folder / name) for name in self.kustomization["resources"]
+        }
+        self.workload = self.of_kind(kind)
+        self.pod: dict[str, Any] = self.workload["spec"]["template"]
+        (self.container,) = self.pod["spec"]["containers"]
+
+    def of_kind(self, kind: str) -> dict[str, Any]:
+        (found,) = (one for one in self.all.values() if one["kind"] == kind)
+        return found
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return tomllib.loads((self.folder / "torana.toml").read_text())
+
+
+SINGLE = Manifests("kubernetes", "StatefulSet")
+REPLICAS = Manifests("kubernetes/replicas", "Deployment")
+BOTH = pytest.mark.parametrize("of", [SINGLE, REPLICAS], ids=["single", "replicas"])
+
+COMPOSE = read(ROOT / "compose.yaml")["services"]
+COMPOSE_REPLICAS = read(ROOT / "compose.replicas.yaml")["services"]
+GATEWAYS = [COMPOSE["torana"], *(one for name, one in COMPOSE_REPLICAS.items() if name.startswith("torana-"))]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_manifest_matches_the_schema_of_kubernetes(name: str, version: str) -> None:
-    assert kubernetes_validate.validate(MANIFESTS[name], version, strict=True).startswith(version)
+@BOTH
+def test_manifests_match_the_schema_of_kubernetes(of: Manifests, version: str) -> None:
+    for manifest in of.all.values():
+        assert kubernetes_validate.validate(manifest, version, strict=True).startswith(version)
 
 
 def test_schema_refuses_an_unknown_field() -> None:
-    wrong = manifest("Service") | {"spec": {"port": 80}}
+    wrong = SINGLE.of_kind("Service") | {"spec": {"port": 80}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
 
 
-def test_pod_satisfies_the_restricted_standard() -> None:
+@BOTH
+def test_pod_satisfies_the_restricted_standard(of: Manifests) -> None:
     # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
-    pod, container = POD["spec"]["securityContext"], CONTAINER["securityContext"]
+    pod, container = of.pod["spec"]["securityContext"], of.container["securityContext"]
     assert pod["runAsNonRoot"] is True
     assert pod["runAsUser"] != 0
     assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["allowPrivilegeEscalation"] is False
     assert container["capabilities"] == {"drop": ["ALL"]}
-    assert {"hostNetwork", "hostPID", "hostIPC"} & POD["spec"].keys() == set()
-    assert {next(kind for kind in volume if kind != "name") for volume in POD["spec"]["volumes"]} <= {
+    assert {"hostNetwork", "hostPID", "hostIPC"} & of.pod["spec"].keys() == set()
+    assert {next(kind for kind in volume if kind != "name") for volume in of.pod["spec"]["volumes"]} <= {
         "configMap",
         "emptyDir",
     }
 
 
+@BOTH
+def test_root_of_the_pod_is_read_only(of: Manifests) -> None:
+    assert of.container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
 def test_root_of_the_containers_is_read_only() -> None:
-    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
-    assert COMPOSE["services"]["torana"]["read_only"] is True
+    assert [one["read_only"] for one in [*GATEWAYS, COMPOSE_REPLICAS["haproxy"]]] == [True] * 5
 
 
-def test_selectors_match_the_pod() -> None:
-    labels = POD["metadata"]["labels"]
+@BOTH
+def test_selectors_match_the_pod(of: Manifests) -> None:
     selectors = [
-        manifest("StatefulSet")["spec"]["selector"]["matchLabels"],
-        manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-        manifest("Service")["spec"]["selector"],
+        of.workload["spec"]["selector"]["matchLabels"],
+        of.of_kind("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        of.of_kind("Service")["spec"]["selector"],
     ]
-    assert selectors == [labels] * 3
+    assert selectors == [of.pod["metadata"]["labels"]] * 3
 
 
-def test_manifests_agree_with_the_image() -> None:
+@BOTH
+def test_manifests_agree_with_the_image(of: Manifests) -> None:
     user, group = re.findall(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)[0]
-    context = POD["spec"]["securityContext"]
+    context = of.pod["spec"]["securityContext"]
     assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (
         int(user),
         int(group),
         int(group),
     )
     (port,) = re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)
-    assert [one["containerPort"] for one in CONTAINER["ports"]] == [int(port)]
-    assert COMPOSE["services"]["torana"]["ports"] == [f"127.0.0.1:{port}:{port}"]
-    assert int(port) == Settings.model_fields["port"].default
-    mounts = {mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
+    assert [one["containerPort"] for one in of.container["ports"]] == [int(port)]
+    mounts = {mount["mountPath"] for mount in of.container["volumeMounts"]}
     assert mounts == {
         *re.findall(r"^(?:VOLUME|WORKDIR) (/data|/etc/torana)$", DOCKERFILE, re.MULTILINE),
         "/tmp",
     }
 
 
+def test_published_port_is_the_gateways_default() -> None:
+    port = Settings.model_fields["port"].default
+    assert f"EXPOSE {port}" in DOCKERFILE.splitlines()
+    assert COMPOSE["torana"]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert COMPOSE_REPLICAS["haproxy"]["ports"] == [f"127.0.0.1:{port}:8080"]
+
+
 def test_gateways_get_the_time_to_stop() -> None:
     drain = Settings.model_fields["drain"].default
-    assert POD["spec"]["terminationGracePeriodSeconds"] > drain
-    assert int(COMPOSE["services"]["torana"]["stop_grace_period"].removesuffix("s")) > drain
+    assert min(of.pod["spec"]["terminationGracePeriodSeconds"] for of in (SINGLE, REPLICAS)) > drain
+    assert min(int(one["stop_grace_period"].removesuffix("s")) for one in GATEWAYS) > drain
 
 
-def test_generated_objects_are_those_that_the_pod_names() -> None:
-    settings = [volume["configMap"]["name"] for volume in POD["spec"]["volumes"] if "configMap" in volume]
-    secrets = [source["secretRef"]["name"] for source in CONTAINER["envFrom"]]
-    assert [one["name"] for one in KUSTOMIZATION["configMapGenerator"]] == settings
-    assert [one["name"] for one in KUSTOMIZATION["secretGenerator"]] == secrets
-    assert [one["name"] for one in KUSTOMIZATION["images"]] == [CONTAINER["image"]]
+@BOTH
+def test_generated_objects_are_those_that_the_pod_names(of: Manifests) -> None:
+    settings = [volume["configMap"]["name"] for volume in of.pod["spec"]["volumes"] if "configMap" in volume]
+    secrets = [source["secretRef"]["name"] for source in of.container["envFrom"]]
+    assert [one["name"] for one in of.kustomization["configMapGenerator"]] == settings
+    assert [one["name"] for one in of.kustomization["secretGenerator"]] == secrets
+    assert [one["name"] for one in of.kustomization["images"]] == [of.container["image"]]
 
 
-def test_settings_file_of_the_manifests_is_valid() -> None:
-    assert Settings(**tomllib.loads((KUBERNETES / "torana.toml").read_text())).model == ("builtin",)
+def test_settings_file_of_the_single_pod_is_valid() -> None:
+    assert Settings(**SINGLE.settings).model == ("builtin",)
+
+
+def test_replicas_offer_no_tools_of_files_that_they_do_not_share(workspaces: Workspaces) -> None:
+    given = REPLICAS.settings
+    given["database_url"] = "postgresql://torana@database/torana"
+    settings = Settings(**given)
+    tools = [*FileTools(workspaces=workspaces).tools, *ListTools(workspaces=workspaces).tools]
+    rules = Rules(settings.permissions)
+
+    assert settings.replicas
+    assert [
+        tool for tool in tools if not rules.is_always_denied(Calling(tool=tool.__name__, promised="allow"))
+    ] == []
+
+
+def test_replicas_have_data_directories_of_their_own() -> None:
+    volumes = [volume for one in GATEWAYS[1:] for volume in one["volumes"]]
+    assert len(volumes) == len(set(volumes)) == 3
+    assert [volume.rpartition(":")[2] for volume in volumes] == ["/data"] * 3
+
+
+def test_replicas_with_compose_are_those_of_the_load_balancer() -> None:
+    text = (ROOT / "deploy/proxies/haproxy.cfg").read_text()
+    servers = re.findall(r"^ +server (\S+) (\S+):18789$", text, re.MULTILINE)
+    assert [name for name, host in servers if name == host] == COMPOSE_REPLICAS["haproxy"]["depends_on"]
 
 
 def test_image_contains_no_secrets_and_no_tests() -> None:

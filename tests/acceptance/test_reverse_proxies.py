@@ -67,8 +67,21 @@ def caddy(place: Path, port: int, gateway: int, *, api: bool) -> list[str]:
     return caddy_command(place, site.replace(":18789", f":{gateway}"))
 
 
+def haproxy(place: Path, port: int, gateway: int, *, api: bool) -> list[str]:
+    """Return the command of HAProxy, which passes every path on; all of its replicas are the same gateway."""
+    pem = place / "both.pem"
+    pem.write_text("".join((place / f"{file}.pem").read_text() for file in ("certificate", "key")))
+    text = (PROXIES / "haproxy.cfg").read_text().replace("    bind :8080\n", "")
+    text = text.replace(
+        "# bind :8443 ssl crt /etc/haproxy/agent.example.org.pem", f"bind 127.0.0.1:{port} ssl crt {pem}"
+    )
+    file = place / "haproxy.cfg"
+    file.write_text(re.sub(r" torana-[a-c]:18789", f" 127.0.0.1:{gateway}", text))
+    return [require("haproxy", "haproxy"), "-db", "-f", str(file)]
+
+
 #: The command of a proxy that publishes a gateway on a port, alone or under `/api/`.
-PROXY_COMMANDS: dict[str, Callable[..., list[str]]] = {"nginx": nginx, "caddy": caddy}
+PROXY_COMMANDS: dict[str, Callable[..., list[str]]] = {"nginx": nginx, "caddy": caddy, "haproxy": haproxy}
 
 
 @pytest.fixture(params=[(name, api) for name in PROXY_COMMANDS for api in (False, True)], ids=str)

@@ -32,7 +32,7 @@ class Faults:
         self._deadline = 0.0
         #: Replicas that a fault has hit and that do not serve yet.
         self._hit: set[Replica] = set()
-        #: Held while a replica starts: it ends if it has no connection to the database.
+        #: Held while a replica starts: it ends if the database server cannot be reached.
         self._starting = asyncio.Lock()
         self.counts: Counter[str] = Counter()
         #: Ends of replicas that no fault explains.
@@ -152,8 +152,6 @@ class Faults:
         return True
 
     async def _cut_all(self) -> bool:
-        if self._starting.locked():
-            return False
         self.counts["cuts of all connections"] += 1
         await asyncio.to_thread(self._cluster.end_connections)
         return True
@@ -189,7 +187,6 @@ class Faults:
         await asyncio.sleep(self._draw.uniform(0, 1))
         if time.monotonic() < self._deadline:
             async with self._starting:
-                replica.proxy.cut = None
                 replica.start()
                 await asyncio.to_thread(replica.wait_until_up)
             self._hit.discard(replica)

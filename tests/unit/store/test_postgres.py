@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import aclosing
 from functools import partial
+from typing import Literal
 
 import psycopg
 import pytest
@@ -204,6 +205,23 @@ async def test_process_that_is_alone_removes_the_rows_of_killed_ones(
         assert [one.id for one in await alone.run(list_replicas)] == [alone.replica]
     finally:
         await asyncio.to_thread(alone.close)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_connection_lost_at_the_commit_of_a_start_is_replaced(
+    postgres_url: str,
+    postgres_server: PostgresServer,
+    proxy: CuttingProxy,
+    moment: Literal["before", "after"],
+) -> None:
+    proxy.cut = moment
+    url = PostgresUrl(postgres_url.replace(f":{postgres_server.port}/", f":{proxy.port}/"))
+
+    database = PostgresDatabase(url=url, replicated=True)
+    assert proxy.cut is None
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT id FROM replicas").fetchall() == [(database.replica,)]
+    database.close()
 
 
 async def test_lost_idle_connection_is_replaced_unnoticed(

@@ -18,7 +18,7 @@ from torana.store.engine.database import Database, QueuedJob, do_nothing
 from torana.store.engine.postgres.announcements import follow_announcements
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.replicas import renew
-from torana.store.engine.postgres.writer import Writer
+from torana.store.engine.postgres.writer import Writer, may_succeed
 from torana.store.engine.tables import memory_words, message_words, metadata
 
 T = TypeVar("T")
@@ -31,10 +31,6 @@ _ATTEMPTS = 3
 
 #: Seconds that rewriting all tables may take before another replica takes over.
 _REWRITING = 3600
-
-#: Errors after which the transaction may succeed: a serialization failure, a deadlock, and a lock that another
-#: process held for too long.
-_CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 
 #: The rare outcome of a transaction whose COMMIT got no answer before the gateway stopped or was replaced.
 _UNKNOWN = "The connection was lost, and it is unknown whether this was stored. Look before you repeat it."
@@ -105,7 +101,7 @@ class PostgresDatabase(Database):
         except StoreUnavailable as error:
             return self._fail(batch, error)
         except DBAPIError as error:
-            if attempts > 1 and _may_succeed(error):
+            if attempts > 1 and may_succeed(error):
                 return self._commit(batch, attempts - 1)
             if self._is_broken(error):
                 return self._fail(batch, self._unavailable(error.orig))
@@ -184,10 +180,6 @@ class PostgresDatabase(Database):
 
     def _is_unwritable(self, error: BaseException | None) -> bool:
         return error is not None
-
-
-def _may_succeed(error: DBAPIError) -> bool:
-    return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def _rewrite(connection: Connection) -> None:

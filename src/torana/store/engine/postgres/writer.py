@@ -36,6 +36,13 @@ _USE_LOCK, _WRITE_LOCK = 1, 3
 #: Seconds that a start waits for the lock: the session of a process that was just killed ends a little later.
 _PATIENCE = 3.0
 
+#: Maximum number of attempts of a start whose connection is lost, or for which the writing process stops.
+_ATTEMPTS = 3
+
+#: Errors after which the transaction may succeed: a serialization failure, a deadlock, and a lock that another
+#: process held for too long.
+_CONFLICTS = frozenset({"40001", "40P01", "55P03"})
+
 #: The first words of statements that change nothing.
 _READS = frozenset({"SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK", "DECLARE", "FETCH", "CLOSE", "SET", "SHOW"})
 
@@ -49,6 +56,7 @@ UPDATE replicas SET commits = %s, lease_until = clock_timestamp() + make_interva
 _REGISTER = """
 INSERT INTO replicas (id, name, version, commits, started_at, lease_until)
 VALUES (%s, %s, %s, 0, clock_timestamp(), clock_timestamp() + make_interval(secs => %s))
+ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
 """
 _HOLDER = """
 SELECT activity.pid, activity.application_name, activity.client_addr, activity.backend_start
@@ -146,7 +154,9 @@ class Writer:
     def _claim(self) -> None:
         """Take the lock and write the row of this process."""
         deadline = time.monotonic() + _PATIENCE
+        attempts = 0
         while True:
+            attempts += 1
             try:
                 with self.engine.begin() as connection:
                     prepare(connection, str(self._url))
@@ -163,7 +173,8 @@ class Writer:
                     raise
                 time.sleep(0.1)
             except DBAPIError as error:
-                raise self._url.unusable(error.orig) from error
+                if attempts == _ATTEMPTS or not may_succeed(error):
+                    raise self._url.unusable(error.orig) from error
         self._claimed = True
         if self._replicated and self._alone:
             with self.engine.connect() as connection:
@@ -222,6 +233,11 @@ class Writer:
         done = (cursor.statusmessage or "").partition(" ")[0]
         if done not in _READS and cursor.rowcount != 0:
             self._wrote = True
+
+
+def may_succeed(error: DBAPIError) -> bool:
+    """Return whether the transaction that has failed may succeed if it is repeated."""
+    return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def _is_true(connection: psycopg.Connection, question: str, values: tuple[int, int]) -> bool:
