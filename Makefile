@@ -67,7 +67,7 @@ test-all: test test-long ## every test
 faults: $(VENV)/.dev ## plant forty faults one by one, and show which the tests find; `make faults A='"the name"'` for some
 	$(BIN)/python scripts/plant_faults.py $(A)
 
-chaos: $(VENV)/.dev ## kill the gateway again and again for five minutes; 300 pairs of deaths
+chaos: $(VENV)/.dev ## five minutes of faults each for one gateway and for three replicas; 300 pairs of deaths
 	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-300} $(BIN)/python -m pytest tests/chaos --timeout=3600
 
 soak-connectors: $(VENV)/.dev ## ten minutes of cuts, limits and kills while people talk on chat platforms
