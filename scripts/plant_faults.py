@@ -94,6 +94,8 @@ def _fault(entry: dict[str, Any]) -> Fault:
 
 def plant_all(root: Path, faults: Sequence[Fault], *, long: bool) -> dict[str, Result]:
     """Plant each fault in a copy of the tree, run its tests, print the result, and return all results."""
+    if not faults:
+        raise Unusable("only tests of the long tier find these faults; add --long")
     with TemporaryDirectory(prefix="faults-") as name:
         copy = Path(name, "tree")
         copy.mkdir()
@@ -172,8 +174,6 @@ def main() -> int:
     try:
         faults = read_faults(options.root, options.names)
         tier = [fault for fault in faults if options.long or not fault.long]
-        if not tier:
-            raise Unusable("only tests of the long tier find these faults; add --long")
         results = plant_all(options.root, tier, long=options.long)
     except Unusable as error:
         sys.stderr.write(f"{error}\n")

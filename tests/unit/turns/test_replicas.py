@@ -15,6 +15,7 @@ from pydantic_ai.messages import ToolCallPart
 from tests.assembling import turns_over
 
 from torana.agent import TurnAgent
+from torana.errors import TakenOver
 from torana.messages import Inbound, Turn
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
@@ -224,3 +225,27 @@ async def test_turn_of_an_ended_replica_is_ended_and_taken_up_once(
     give("rep_ended")
     assert [one.id for one in await second.database.run(end)] == [turn.id]
     assert await third.database.run(end) == []
+
+
+async def test_replica_whose_lease_was_deleted_notices_it_at_its_next_check(
+    open_replica: Open, postgres_url: str
+) -> None:
+    replica = await open_replica()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("DELETE FROM replicas")
+
+    with pytest.raises(TakenOver):
+        await replica.turns.replicas.check()
+    assert replica.turns.replicas.lost.is_set()
+
+
+async def test_replica_whose_lease_was_deleted_notices_it_at_its_next_write(
+    open_replica: Open, message: Message, postgres_url: str
+) -> None:
+    replica = await open_replica()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("DELETE FROM replicas")
+
+    with pytest.raises(TakenOver):
+        await replica.turns.accept(message())
+    assert replica.turns.replicas.lost.is_set()
