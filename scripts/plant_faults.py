@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 ROOT = Path(__file__).parents[1]
 LIST = Path("tests/planted_faults.toml")
-COPIED = ("docs", "scripts", "src", "tests", "pyproject.toml")
+COPIED = ("deploy", "docs", "scripts", "src", "tests", "pyproject.toml")
 
 #: The smallest share of the faults that the tests must find.
 BOUND = 0.9
@@ -46,6 +46,8 @@ class Fault:
     before: str
     after: str
     tests: Sequence[str]
+    #: Whether only tests of the long tier find it.
+    long: bool = False
 
     def check(self, root: Path) -> None:
         """Raise ``Unusable`` if the fault does not fit the tree."""
@@ -92,6 +94,8 @@ def _fault(entry: dict[str, Any]) -> Fault:
 
 def plant_all(root: Path, faults: Sequence[Fault], *, long: bool) -> dict[str, Result]:
     """Plant each fault in a copy of the tree, run its tests, print the result, and return all results."""
+    if not faults:
+        raise Unusable("only tests of the long tier find these faults; add --long")
     with TemporaryDirectory(prefix="faults-") as name:
         copy = Path(name, "tree")
         copy.mkdir()
@@ -162,11 +166,15 @@ def main() -> int:
     """Return 1 if too few faults are found, and 2 if the list or the tests are not usable."""
     parser = argparse.ArgumentParser(description="Plant faults, and show which of them the tests find.")
     parser.add_argument("names", nargs="*", help="the faults to plant; without a name, all")
-    parser.add_argument("--long", action="store_true", help="run the tests of the long tier, too")
+    parser.add_argument(
+        "--long", action="store_true", help="run the tests of the long tier and plant their faults, too"
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="the source tree; the default is this one")
     options = parser.parse_args()
     try:
-        results = plant_all(options.root, read_faults(options.root, options.names), long=options.long)
+        faults = read_faults(options.root, options.names)
+        tier = [fault for fault in faults if options.long or not fault.long]
+        results = plant_all(options.root, tier, long=options.long)
     except Unusable as error:
         sys.stderr.write(f"{error}\n")
         return 2

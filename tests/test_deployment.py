@@ -134,8 +134,13 @@ def test_published_port_is_the_gateways_default() -> None:
 
 def test_gateways_get_the_time_to_stop() -> None:
     drain = Settings.model_fields["drain"].default
-    assert min(of.pod["spec"]["terminationGracePeriodSeconds"] for of in (SINGLE, REPLICAS)) > drain
-    assert min(int(one["stop_grace_period"].removesuffix("s")) for one in GATEWAYS) > drain
+    graces = [int(one["stop_grace_period"].removesuffix("s")) for one in GATEWAYS]
+    graces += [of.pod["spec"]["terminationGracePeriodSeconds"] for of in (SINGLE, REPLICAS)]
+    delays = [int(one.get("environment", {}).get("TORANA_DRAIN_DELAY", 0)) for one in GATEWAYS]
+    delays += [of.settings.get("drain_delay", 0) for of in (SINGLE, REPLICAS)]
+
+    assert [grace - delay > drain for grace, delay in zip(graces, delays, strict=True)] == [True] * len(graces)
+    assert sorted(delays) == [0, 0, 5, 5, 5, 5]
 
 
 @BOTH

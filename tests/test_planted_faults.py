@@ -41,7 +41,7 @@ def plant(tree: Path, *entries: str) -> subprocess.CompletedProcess[str]:
 def test_every_fault_of_the_list_fits_the_source() -> None:
     faults = read_faults(ROOT)
 
-    assert len({fault.name for fault in faults}) == len(faults) == 42
+    assert len({fault.name for fault in faults}) == len(faults) == 45
 
 
 def test_fault_that_no_test_finds_is_named(tree: Path) -> None:
@@ -55,6 +55,17 @@ def test_fault_that_no_test_finds_is_named(tree: Path) -> None:
     assert "found" in planted.stdout
     assert planted.stdout.endswith("find 1 of 2 faults.\nNo test finds: adults of 18 are none\n")
     assert (tree / "src/people.py").read_text() == SOURCE
+
+
+def test_fault_of_the_long_tier_is_planted_with_its_option_only(tree: Path) -> None:
+    planted = plant(
+        tree,
+        entry(name="children are adults", after=">= 17"),
+        entry(name="adults of 18 are none", after="> 18") + "\nlong = true",
+    )
+
+    assert planted.returncode == 0, planted.stderr
+    assert planted.stdout.endswith("find 1 of 1 faults.\n")
 
 
 def test_failure_without_a_fault_is_no_result(tree: Path) -> None:

@@ -18,12 +18,15 @@ IN_FLIGHT = 3
 #: The number of messages that each client repeats at the end.
 REPEATED = 30
 
+#: The number of requests with the same message that a client sends at once, to different replicas.
+RACING = 4
+
 #: Refusals of the gateway and of the load balancer, after which the request is repeated.
 _REFUSALS = (429, 502, 503, 504)
 
 _CANCELLED = "turn_cancelled"
 
-Way = Literal["wait", "watch", "fetch", "twice"]
+Way = Literal["wait", "watch", "fetch", "race"]
 
 
 class Client:
@@ -113,11 +116,13 @@ class _Conversation:
 
     async def learn_outcome(self, way: Way | None = None) -> None:
         """Send the message until it is acknowledged, and ask for the end of its turn until it is known."""
-        ways: list[Way] = ["wait", "watch", "watch", "fetch", "twice"]
+        ways: list[Way] = ["wait", "watch", "watch", "fetch", "race", "race"]
         chosen: Way = way or self._draw.choice(ways)
         try:
             while self._turn is None and not self._ended:
-                posts = [self._try(lambda: self._post(chosen)) for _ in range(2 if chosen == "twice" else 1)]
+                posts = [
+                    self._try(lambda: self._post(chosen)) for _ in range(RACING if chosen == "race" else 1)
+                ]
                 await asyncio.gather(*posts)
         finally:
             self.acknowledged.set()
@@ -144,7 +149,7 @@ class _Conversation:
         headers = {"Idempotency-Key": self._message.name}
         if way == "watch":
             headers["Accept"] = "text/event-stream"
-        elif way == "fetch":
+        elif way in ("fetch", "race"):
             headers["Prefer"] = "respond-async"
         async with self._http.stream("POST", "message", json=body, headers=headers) as response:
             self._counts["repeated keys"] += "Idempotency-Replayed" in response.headers

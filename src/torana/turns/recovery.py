@@ -89,14 +89,18 @@ class Recovery:
         return await self._database.run(partial(settled_text, turn=turn)) if turn.attempt else ""
 
     async def _end(self, turn: Turn, ending: Ending) -> None:
-        self._runner.live.end(await self._database.run(partial(rows.end_queued, turn=turn, ending=ending)))
+        self._runner.live.end(
+            await self._database.run(partial(shared_turns.end_left, turn=turn, ending=ending))
+        )
 
     async def _isolate(self, sessions: Iterable[str]) -> None:
         """Run the next turn of each session, one after the other, then start everything else."""
         for session_id in sessions:
             try:
-                turn = await self._runner.writer.persist(partial(rows.claim_next, session_id=session_id))
-                if turn is not None:  # not cancelled in the meantime
+                turn = await self._runner.writer.persist(
+                    partial(shared_turns.claim_left, session_id=session_id)
+                )
+                if turn is not None:  # neither cancelled nor taken up in the meantime
                     _log.warning(
                         "turn_isolated_after_crashes", extra={"turn_id": turn.id, "crashes": turn.crashes}
                     )

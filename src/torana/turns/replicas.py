@@ -67,7 +67,7 @@ class ReplicaWatch:
         self._announced = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         #: Set when another replica has taken over the work of this one.
-        self.lost = asyncio.Event()
+        self.lost = database.lost
 
     def start(self) -> None:
         """Begin to check, and to listen to other replicas."""
@@ -125,7 +125,6 @@ class ReplicaWatch:
             try:
                 await self.check()
             except TakenOver:
-                self.lost.set()
                 return
             except StoreUnavailable as error:
                 _log.debug("replicas_not_checked", extra={"reason": error.detail})

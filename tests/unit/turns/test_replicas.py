@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import psycopg
 import pytest
@@ -14,16 +15,19 @@ from pydantic_ai.messages import ToolCallPart
 from tests.assembling import turns_over
 
 from torana.agent import TurnAgent
+from torana.errors import TakenOver
 from torana.messages import Inbound, Turn
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.postgres.replicas import list_replicas
+from torana.store.rows import shared_turns
 from torana.store.rows.audit import Act
 from torana.testing import Piece, ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Turns
 from torana.turns import replicas as module
 from torana.turns.approvals import Choice
+from torana.turns.outcomes import cut_off
 
 Message = Callable[..., Inbound]
 
@@ -199,3 +203,49 @@ async def test_announcements_do_not_hasten_a_takeover(open_replica: Open, postgr
         await replica.turns.replicas.check()
 
     assert "rep_slow" in [one.id for one in await replica.database.run(list_replicas)]
+
+
+async def test_turn_of_an_ended_replica_is_ended_and_taken_up_once(
+    open_replica: Open, message: Message, postgres_url: str, clock: Callable[[], datetime]
+) -> None:
+    first, second, third = [await open_replica([asyncio.Event()]) for _ in range(3)]
+    turn = await first.turns.accept(message())
+    await first.until_asked()
+
+    def give(replica: str | None) -> None:
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute("UPDATE turns SET replica = %s, cancel_requested = true", (replica,))
+
+    give("rep_ended")
+    (left,) = await second.database.run(shared_turns.list_interrupted)
+    end = partial(shared_turns.end_left, turn=left, ending=cut_off(left, "", clock()))
+    give(third.database.replica)
+    assert await second.database.run(end) == []
+    assert await second.database.run(partial(shared_turns.claim_left, session_id=turn.session_id)) is None
+    give("rep_ended")
+    assert [one.id for one in await second.database.run(end)] == [turn.id]
+    assert await third.database.run(end) == []
+
+
+async def test_replica_whose_lease_was_deleted_notices_it_at_its_next_check(
+    open_replica: Open, postgres_url: str
+) -> None:
+    replica = await open_replica()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("DELETE FROM replicas")
+
+    with pytest.raises(TakenOver):
+        await replica.turns.replicas.check()
+    assert replica.turns.replicas.lost.is_set()
+
+
+async def test_replica_whose_lease_was_deleted_notices_it_at_its_next_write(
+    open_replica: Open, message: Message, postgres_url: str
+) -> None:
+    replica = await open_replica()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("DELETE FROM replicas")
+
+    with pytest.raises(TakenOver):
+        await replica.turns.accept(message())
+    assert replica.turns.replicas.lost.is_set()

@@ -23,7 +23,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from torana.aio import wait_first
-from torana.errors import StoreUnavailable
+from torana.errors import StoreUnavailable, TakenOver
 
 T = TypeVar("T")
 
@@ -118,6 +118,8 @@ class Database(ABC):
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
+        #: Set when another process has taken over the work of this one: nothing is written any more.
+        self.lost = asyncio.Event()
         self._jobs: queue.SimpleQueue[QueuedJob[Any] | None] = queue.SimpleQueue()
         self._failed_at: float | None = None
         self._unkept: set[_PendingWrite] = set()
@@ -224,7 +226,11 @@ class Database(ABC):
         loop = asyncio.get_running_loop()
         job = QueuedJob[Any](work, loop, loop.create_future(), behind)
         self._jobs.put(job)
-        return await job.future
+        try:
+            return await job.future
+        except TakenOver:
+            self.lost.set()
+            raise
 
     def _serve(self) -> None:
         while (job := self._next()) is not None:

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from torana.messages import Turn
 from torana.store.engine.dialects import IsAbandoned, IsOwn
 from torana.store.engine.tables import active, approvals, calls, steps, turns, unfinished
-from torana.store.rows.turns import claim_all, turn_of
+from torana.store.rows.turns import Ending, claim_all, claim_next, end_queued, turn_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,23 @@ def recover(connection: Connection) -> list[Turn]:
     return [turn_of(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
 
 
+def end_left(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
+    """End a turn that no process runs; return the ended turns, with those that were merged into it.
+
+    Returns none if another replica has ended the turn or has taken it up since it was read.
+    """
+    if connection.execute(_IS_LEFT, {"turn_id": turn.id}).first() is None:
+        return []
+    return end_queued(connection, turn, ending)
+
+
+def claim_left(connection: Connection, session_id: str) -> Turn | None:
+    """Set the next queued turn of a session running; return None if none is queued, or if one runs."""
+    if connection.execute(_ACTIVE_IN, {"session_id": session_id}).first() is not None:
+        return None
+    return claim_next(connection, session_id)
+
+
 _other = turns.alias("other")
 _is_interrupted = sa.exists().where(
     _other.c.session_id == turns.c.session_id,
@@ -90,6 +107,10 @@ _is_interrupted = sa.exists().where(
 #: Another message or a caller is about to end the running turn.
 _is_stopped = turns.c.cancel_requested | _is_interrupted
 _is_left = IsAbandoned(turns.c.replica)
+_IS_LEFT = sa.select(turns.c.id).where(
+    turns.c.id == sa.bindparam("turn_id"), unfinished, (turns.c.state == "queued") | _is_left
+)
+_ACTIVE_IN = sa.select(turns.c.id).where(turns.c.session_id == sa.bindparam("session_id"), active)
 _INTERRUPTED = sa.select(turns).where(active, _is_left, _is_stopped)
 _REQUESTING = sa.select(turns).where(active, _is_left, turns.c.open_requests > 0)
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
