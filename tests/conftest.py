@@ -294,6 +294,27 @@ def processes() -> ForkServerContext:
     return context
 
 
+#: Builds a gateway with the default settings in a directory, and prints the names of the imported modules.
+_BUILD = """
+import sys, time
+from pathlib import Path
+from torana.app import build
+from torana.config import load
+path = Path(sys.argv[1])
+loaded = load(flags={}, environ={"TORANA_DATA_DIR": str(path)}, cwd=path, user_dir=path)
+build(loaded, started=time.monotonic()).database.close()
+print(*sys.modules)
+"""
+
+
+@pytest.fixture(scope="session")
+def imported_at_start(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """The names of the modules that a new process imports to build a gateway with the default settings."""
+    command = [sys.executable, "-c", _BUILD, str(tmp_path_factory.mktemp("built"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return frozenset(done.stdout.split())
+
+
 @pytest.fixture(scope="session")
 def core_skills() -> Skills:
     """The skills of the package."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -97,9 +98,13 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
     return Cors(app, origins=access.cors_origins) if access.cors_origins else app
 
 
+@cache
 def openapi(*, guarded: bool) -> dict[str, Any]:
-    """Return the OpenAPI document of a gateway with a token or without one. No gateway has to run."""
-    return openapi_document(_application(None, guarded=guarded))
+    """Return the OpenAPI document of a gateway with a token or without one. No gateway has to run.
+
+    The document is made once, which takes some 300 ms: all callers receive the same object.
+    """
+    return openapi_document(_application(None, guarded=guarded), guarded=guarded)
 
 
 def _application(services: Services | None, *, guarded: bool) -> FastAPI:
@@ -120,6 +125,7 @@ def _application(services: Services | None, *, guarded: bool) -> FastAPI:
     )
     app.state.services = services
     app.state.guarded = guarded
+    app.state.openapi = partial(openapi, guarded=guarded)
     app.state.pages = {}
     allowed = _allowed_methods(app.routes)
 

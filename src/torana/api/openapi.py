@@ -109,11 +109,27 @@ _EVENTS: dict[str, Any] = {
 }
 
 
-def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Return the document of an application. It is made once."""
-    if app.openapi_schema is None:
-        app.openapi_schema = _document(app, guarded=app.state.guarded)
-    return app.openapi_schema
+def openapi_document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
+    """Return the document of an application with a token or without one."""
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        license_info=app.license_info,
+        routes=app.routes,
+        # Relative to the document's own address, so that it is right under any prefix.
+        servers=[{"url": ".", "description": "This gateway."}],
+    )
+    _complete(document["components"])
+    document["security"] = [{"token": []}] if guarded else []
+    scopes = {route.unique_id: _required_scopes(route) for route in app.routes if isinstance(route, APIRoute)}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["tags"] = [_resource(path)]
+            operation["responses"] = _complete_responses(
+                operation["responses"], missing_scope=scopes[operation["operationId"]]
+            )
+    return document
 
 
 def problem_responses(
@@ -217,28 +233,6 @@ def message_headers() -> list[dict[str, Any]]:
         {"name": name, "in": "header", "required": False, "schema": schema, "description": text}
         for name, (text, schema) in headers.items()
     ]
-
-
-def _document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
-    document = get_openapi(
-        title=app.title,
-        version=app.version,
-        description=app.description,
-        license_info=app.license_info,
-        routes=app.routes,
-        # Relative to the document's own address, so that it is right under any prefix.
-        servers=[{"url": ".", "description": "This gateway."}],
-    )
-    _complete(document["components"])
-    document["security"] = [{"token": []}] if guarded else []
-    scopes = {route.unique_id: _required_scopes(route) for route in app.routes if isinstance(route, APIRoute)}
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            operation["tags"] = [_resource(path)]
-            operation["responses"] = _complete_responses(
-                operation["responses"], missing_scope=scopes[operation["operationId"]]
-            )
-    return document
 
 
 def _complete_responses(responses: dict[str, Any], *, missing_scope: str) -> dict[str, Any]:

@@ -93,9 +93,17 @@ class Process:
         self._process.communicate()
 
     def wait_until_draining(self) -> httpx2.Response:
-        while (answer := httpx2.get(f"{self.url}/health")).json()["status"] != "draining":
-            pass
+        with httpx2.Client(base_url=self.url) as client:
+            while (answer := client.get("/health")).json()["status"] != "draining":
+                pass
         return answer
+
+    def wait_for_turn(self, place: str) -> dict[str, Any]:
+        """Return the turn at this path, when it has ended."""
+        with httpx2.Client(base_url=self.url) as client:
+            while (turn := client.get(place).json())["status"] == "running":
+                pass
+        return turn
 
 
 def free_port() -> int:
@@ -194,6 +202,7 @@ def test_running_turn_ends_before_gateway_stops(
     assert (code, "Traceback" in errors) == (0, False)
 
 
+@pytest.mark.long
 def test_second_signal_stops_at_once_and_next_start_resumes_turn(
     serve: Serve, slow: Slow, background: ThreadPoolExecutor
 ):
@@ -212,9 +221,7 @@ def test_second_signal_stops_at_once_and_next_start_resumes_turn(
     slow.gate.set()
     again = serve(**slow.environ())
     again.wait_until_ready()
-    place = f"{again.url}/{answer.json()['instance']}"
-    while (turn := httpx2.get(place).json())["status"] == "running":
-        pass
+    turn = again.wait_for_turn(answer.json()["instance"])
     assert (turn["status"], turn["reply"]) == ("completed", "at last")
 
 
@@ -273,28 +280,28 @@ def execute(url: str, statement: str) -> list[tuple[object, ...]]:
         return connection.execute(statement.encode()).fetchall()
 
 
-def test_second_signal_does_not_wait_for_synchronous_tool(serve: Serve, tmp_path: Path):
+def test_second_signal_does_not_wait_for_synchronous_tool(
+    serve: Serve, background: ThreadPoolExecutor, tmp_path: Path
+):
     gate = Gate()
     (tmp_path / "plain.py").write_text(PLAIN_TOOL.replace("PORT", str(gate.port)))
     settings = {"TORANA_TOOLS": "plain:dawdle", "PYTHONPATH": f"{tmp_path}:{SOURCE}"}
     process = serve(**settings)
     process.wait_until_ready()
-    sent = httpx2.post(
-        f"{process.url}/message", json={"content": "use dawdle"}, headers={"Prefer": "respond-async"}
-    ).json()
+    waiting = background.submit(send, process, "use dawdle")
     gate.reached()
     process.signal(signal.SIGTERM)
     process.wait_until_draining()
     process.signal(signal.SIGTERM)
-    code, _, errors = process.ended()  # although the gate is closed
+    answer = waiting.result()  # although the gate is closed
+    assert (answer.status_code, answer.json()["code"]) == (503, "draining")
+    code, _, errors = process.ended()
     gate.open()
     assert (code, "Traceback" in errors) == (0, False)
 
     again = serve(**settings)
     again.wait_until_ready()
-    place = f"{again.url}/v1/turns/{sent['id']}"
-    while (turn := httpx2.get(place).json())["status"] == "running":
-        pass
+    turn = again.wait_for_turn(answer.json()["instance"])
     assert (turn["status"], "dawdled to the end" in turn["reply"]) == ("completed", True)
 
 
@@ -313,32 +320,6 @@ def test_signal_during_start_stops_gateway_and_answers_held_requests(serve: Serv
         assert (answer.status, json.load(answer)["code"]) == (503, "starting")
     code, _, errors = process.ended()
     assert (code, "Traceback" in errors) == (0, False)
-
-
-def test_console_has_one_line_for_each_message_and_the_file_has_the_ids(serve: Serve, tmp_path: Path):
-    process = serve(TORANA_LOG_FORMAT="console")
-    process.wait_until_ready()
-    answer = httpx2.post(f"{process.url}/message", json={"content": "what is 6 * 7", "channelId": "kitchen"})
-    missing = httpx2.get(f"{process.url}/nope")
-    assert missing.status_code == 404
-    process.signal(signal.SIGTERM)
-    _, _, console = process.ended()
-
-    said = [line for line in console.splitlines() if "turn" in line or "request" in line]
-    (turn, refused) = said
-    assert "turn_ended" in turn
-    assert "channel=kitchen" in turn
-    assert "state=completed" in turn
-    assert "seconds=" in turn
-    assert "path=/nope" in refused
-    assert "_id=" not in "".join(said)
-    log = (tmp_path / "data" / "logs" / "torana.log").read_text()
-    events: dict[str, Any] = {event["event"]: event for text in log.splitlines() if (event := json.loads(text))}
-    assert events["turn_accepted"]["request_id"] == answer.headers["x-request-id"]
-    assert events["turn_ended"]["turn_id"] == events["turn_accepted"]["turn_id"]
-    line = events["request"]
-    assert line["request_id"] == missing.headers["x-request-id"] == missing.json()["requestId"]
-    assert (line["method"], line["path"], line["status"]) == ("GET", "/nope", 404)
 
 
 # --- connections

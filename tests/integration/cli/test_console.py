@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx2
+import pytest
 from rich.cells import cell_len
 from tests.integration.cli.terminal import command_in
 
@@ -22,8 +24,10 @@ def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Pla
         terminal.expect("torana setup\n")
         with httpx2.Client(base_url=read_address(place.data_dir) or "", trust_env=False) as client:
             for content in ("hello", "what is 2 + 2", "what is 3 + 3"):
-                client.post("/message", json={"content": content, "channelId": "kitchen"}).raise_for_status()
-            assert client.get("/no/such/path").status_code == 404
+                answer = client.post("/message", json={"content": content, "channelId": "kitchen"})
+                answer.raise_for_status()
+            refused = client.get("/no/such/path")
+            assert refused.status_code == 404
         terminal.type("\x03")
         assert terminal.exit_code() == 0
         shown = terminal.text.splitlines()
@@ -39,8 +43,16 @@ def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Pla
     log = (place.data_dir / "logs" / "torana.log").read_text()
     assert len(set(re.findall(r'"turn_id": "(turn_\w+)"', log))) == 3
     assert len(set(re.findall(r'"session_id": "(ses_\w+)"', log))) == 1
+    # The last event of each name.
+    events: dict[str, Any] = {event["event"]: event for line in log.splitlines() if (event := json.loads(line))}
+    assert events["turn_accepted"]["request_id"] == answer.headers["x-request-id"]
+    assert events["turn_ended"]["turn_id"] == events["turn_accepted"]["turn_id"]
+    request = events["request"]
+    assert request["request_id"] == refused.headers["x-request-id"] == refused.json()["requestId"]
+    assert (request["method"], request["path"], request["status"]) == ("GET", "/no/such/path", 404)
 
 
+@pytest.mark.long
 def test_tables_fit_a_terminal_of_80_columns(place: Place) -> None:
     place.serve()
     label = "a description that is too long for a line of this table"

@@ -19,7 +19,6 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from torana import __version__
 from torana.api.files import BODY_LIMIT
-from torana.api.openapi import openapi_document
 from torana.api.routes.router import NamedRoute
 from torana.console.page import build_page
 from torana.message_files import FILE_LIMIT, FILES_LIMIT
@@ -65,11 +64,11 @@ async def openapi(request: Request) -> Response:
 
 def _docs_page(app: FastAPI) -> bytes:
     template = _templates().get_template("docs.html")
-    return template.render(api=openapi_document(app), guarded=app.state.guarded).encode()
+    return template.render(api=app.state.openapi(), guarded=app.state.guarded).encode()
 
 
 def _openapi_bytes(app: FastAPI) -> bytes:
-    return bytes(JSONResponse(openapi_document(app)).body)
+    return bytes(JSONResponse(app.state.openapi()).body)
 
 
 def _make_once(app: FastAPI, make: Callable[[FastAPI], bytes]) -> bytes:
