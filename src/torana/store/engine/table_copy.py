@@ -110,8 +110,9 @@ def has_rows(connection: Connection) -> bool:
 def read_last_number(connection: Connection) -> int:
     """Return the largest number that a delivery has had; numbers are not used again."""
     if connection.dialect.name == "postgresql":
-        sequence = _sequence(connection, deliveries.c.number)
-        last = connection.exec_driver_sql(f"SELECT last_value - (NOT is_called)::int FROM {sequence}").scalar()
+        sequence = _sequence(connection, deliveries.name, "number")
+        last_value = f"SELECT last_value - (NOT is_called)::int FROM {sequence}"  # noqa: S608
+        last = connection.exec_driver_sql(last_value).scalar()
     else:
         column = _SQLITE_SEQUENCE.c
         last = connection.execute(sa.select(column.seq).where(column.name == deliveries.name)).scalar()
@@ -121,22 +122,23 @@ def read_last_number(connection: Connection) -> int:
 def set_last_number(connection: Connection, last: int) -> None:
     """Continue the numbers of deliveries behind ``last``, and those of the text indexes behind their rows."""
     if connection.dialect.name == "postgresql":
-        _restart(connection, deliveries.c.number, last)
-        for number in (memory_words.c.rowid, message_words.c.rowid):
-            _restart(connection, number, connection.execute(sa.select(sa.func.max(number))).scalar() or 0)
+        _restart(connection, deliveries.name, "number", last)
+        for index in (memory_words, message_words):
+            last_row = connection.execute(sa.select(sa.func.max(index.c.rowid))).scalar()
+            _restart(connection, index.name, "rowid", last_row or 0)
     elif last:
         column = _SQLITE_SEQUENCE.c
         connection.execute(sa.delete(_SQLITE_SEQUENCE).where(column.name == deliveries.name))
         connection.execute(sa.insert(_SQLITE_SEQUENCE), {"name": deliveries.name, "seq": last})
 
 
-def _restart(connection: Connection, column: sa.ColumnClause[Any], last: int) -> None:
+def _restart(connection: Connection, table: str, column: str, last: int) -> None:
     # Unlike setval(), this is undone with the transaction.
-    sequence = _sequence(connection, column)
+    sequence = _sequence(connection, table, column)
     connection.exec_driver_sql(f"ALTER SEQUENCE {sequence} RESTART WITH {max(last, 0) + 1:d}")
 
 
-def _sequence(connection: Connection, column: sa.ColumnClause[Any]) -> str:
+def _sequence(connection: Connection, table: str, column: str) -> str:
     """Return the quoted name of the sequence behind a column of PostgreSQL."""
     question = "SELECT pg_get_serial_sequence(%s, %s)"
-    return str(connection.exec_driver_sql(question, (column.table.name, column.name)).scalar_one())
+    return str(connection.exec_driver_sql(question, (table, column)).scalar_one())
