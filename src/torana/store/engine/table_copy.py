@@ -93,10 +93,14 @@ def copy_tables(source: Connection, target: Connection, progress: Progress) -> N
     set_last_number(target, read_last_number(source))
 
 
+def lock_tables(connection: Connection) -> None:
+    """Let no other transaction delete or change the tables of a PostgreSQL database as a whole."""
+    connection.exec_driver_sql(f"LOCK TABLE {_names()} IN ACCESS SHARE MODE")
+
+
 def delete_tables(connection: Connection) -> None:
     """Delete all rows of a PostgreSQL database, without remains in its tables."""
-    names = ", ".join(f'"{table.table.name}"' for table in tables_to_copy())
-    connection.exec_driver_sql(f"TRUNCATE {names}")
+    connection.exec_driver_sql(f"TRUNCATE {_names()}")
 
 
 def has_rows(connection: Connection) -> bool:
@@ -130,6 +134,10 @@ def set_last_number(connection: Connection, last: int) -> None:
         column = _SQLITE_SEQUENCE.c
         connection.execute(sa.delete(_SQLITE_SEQUENCE).where(column.name == deliveries.name))
         connection.execute(sa.insert(_SQLITE_SEQUENCE), {"name": deliveries.name, "seq": last})
+
+
+def _names() -> str:
+    return ", ".join(f'"{table.table.name}"' for table in tables_to_copy())
 
 
 def _restart(connection: Connection, table: str, column: str, last: int) -> None:
