@@ -24,10 +24,12 @@ def read_store(settings: Settings, read: Callable[[Connection], T]) -> T:
 
 def backup_target(settings: Settings) -> BackupTarget:
     """Return the database to back up and to restore. Raises ``ConfigInvalid`` as ``database_place`` does."""
-    from torana.store.backup.postgres import PostgresTarget
-    from torana.store.backup.targets import SqliteTarget
+    from torana.store.backup.postgres import PostgresBackupTarget
+    from torana.store.backup.targets import SqliteBackupTarget
     from torana.store.engine.postgres.connection import PostgresUrl
 
     if settings.database_url is None:
-        return SqliteTarget(settings.data_dir)
-    return PostgresTarget(url=PostgresUrl(settings.database_url.get_secret_value()), data_dir=settings.data_dir)
+        return SqliteBackupTarget(settings.data_dir)
+    return PostgresBackupTarget(
+        url=PostgresUrl(settings.database_url.get_secret_value()), data_dir=settings.data_dir
+    )

@@ -35,7 +35,7 @@ _CONTENT_STATES = ("22", "23", "42804")
 _REASON = 200
 
 
-class PostgresTarget(BackupTarget):
+class PostgresBackupTarget(BackupTarget):
     """A PostgreSQL database. It is replaced in one transaction, and never while a gateway uses it."""
 
     def __init__(self, *, url: PostgresUrl, data_dir: Path) -> None:
@@ -186,8 +186,8 @@ def _errors_of(url: PostgresUrl) -> Generator[None]:
     """Turn errors of the backup's values into ``ValueError``, and others into ``OperatorError``."""
     try:
         yield
-    except TypeError as error:
-        raise ValueError(f"its database has a value of another type: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"its database has an unreadable value: {error}") from error
     except StatementError as error:
         raise _translate(error, url) from error
 

@@ -57,7 +57,7 @@ class BackupTarget(ABC):
         """Describe objects for which a restore refuses backups of the database. Raises ``OperatorError``."""
 
 
-class SqliteTarget(BackupTarget):
+class SqliteBackupTarget(BackupTarget):
     """A SQLite file in a data directory. For ``replace`` the caller holds the directory's lock."""
 
     def __init__(self, data_dir: Path) -> None:
