@@ -65,7 +65,6 @@ class PostgresBackupTarget(BackupTarget):
         A file beside ``new`` makes the next start refuse to run after a crash in between.
         """
         kept = self._data_dir / f"{DATABASE_NAME}{suffix}"
-        unfinished = new.parent / UNFINISHED
         with _open_writer(self._url) as (writer, connection), ExitStack() as undo:
             with _errors_of(self._url):
                 # A slow disk must not end the session: no gateway waits for its locks.
@@ -74,8 +73,8 @@ class PostgresBackupTarget(BackupTarget):
                     undo.callback(kept.unlink, missing_ok=True)
                     _write_file(connection, kept, progress)
                 _insert_rows(connection, new, progress)
-            unfinished.touch()
-            sync_directory(unfinished.parent)
+            (new.parent / UNFINISHED).touch()
+            sync_directory(new.parent)
 
             def finish() -> None:
                 sync_directory(self._data_dir)
@@ -87,7 +86,6 @@ class PostgresBackupTarget(BackupTarget):
                     raise self._url.unusable(error.orig) from error
                 if not was_committed:
                     raise self._unknown(kept if replaces else None)
-                unfinished.unlink()
 
             yield Replacement(replaces=replaces, finish=finish)
 
