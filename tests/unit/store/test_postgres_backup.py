@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 import pytest
@@ -25,8 +28,8 @@ from torana.errors import (
     DatabaseUnusable,
     DataDirUnusable,
     OperatorError,
+    StoreUnavailable,
 )
-from torana.store.backup import postgres as backup_module
 from torana.store.backup.archive import DATABASE_NAME, Restored, restore_backup, write_backup
 from torana.store.backup.postgres import PostgresBackupTarget
 from torana.store.backup.targets import BackupTarget, SqliteBackupTarget
@@ -37,6 +40,7 @@ from torana.store.engine.postgres import connection as connection_module
 from torana.store.engine.postgres import writer as writer_module
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
+from torana.store.engine.postgres.writer import Writer
 from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.table_copy import read_last_number, tables_to_copy
 from torana.store.engine.tables import deliveries, message_words, metadata, sessions, turns
@@ -333,7 +337,7 @@ def test_restore_is_refused_while_a_gateway_uses_the_database(
 def test_restore_waits_only_shortly_for_a_reader(
     engine: Engine, database: PostgresBackupTarget, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(connection_module._SESSION, "lock_timeout", "100ms")
+    monkeypatch.setattr(connection_module, "_SESSION", {"lock_timeout": "100ms"})
     backup = back_up(database, data_dir)
     with engine.begin() as connection:
         fill(connection)
@@ -350,7 +354,7 @@ def test_restore_waits_only_shortly_for_a_reader(
 def test_backup_waits_only_shortly_for_a_restore(
     engine: Engine, database: PostgresBackupTarget, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(connection_module._SESSION, "lock_timeout", "100ms")
+    monkeypatch.setattr(connection_module, "_SESSION", {"lock_timeout": "100ms"})
     with engine.begin() as connection:
         connection.exec_driver_sql("LOCK TABLE attachments IN ACCESS EXCLUSIVE MODE")
 
@@ -441,23 +445,23 @@ def proxy(postgres_server: PostgresServer) -> Generator[CuttingProxy]:
     proxy.close()
 
 
-def commit_behind(
-    proxy: CuttingProxy, cut: Any, monkeypatch: pytest.MonkeyPatch, reconnects: bool = True
+def cut_at_commit(
+    proxy: CuttingProxy, cut: Literal["before", "after"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut the connection at the COMMIT of the restore."""
-    commit = backup_module._commit
+    stamp = Writer.stamp
 
-    def lose(writer: Any, connection: Connection) -> bool:
+    def stamp_and_cut(writer: Writer, connection: Connection) -> int | None:
+        number = stamp(writer, connection)
         proxy.cut = cut
-        if not reconnects:
-            monkeypatch.setattr(writer, "was_committed", _refuse)
-        return commit(writer, connection)
+        return number
 
-    monkeypatch.setattr(backup_module, "_commit", lose)
+    monkeypatch.setattr(Writer, "stamp", stamp_and_cut)
 
 
-def _refuse(_number: int) -> bool:
-    raise backup_module.StoreUnavailable
+def refuse(_writer: Writer, _number: int) -> bool:
+    """Behave as a server that cannot be reached."""
+    raise StoreUnavailable
 
 
 @pytest.mark.parametrize(
@@ -470,7 +474,7 @@ def test_lost_commit_is_resolved(
     proxy: CuttingProxy,
     data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
-    cut: str,
+    cut: Literal["before", "after"],
     reconnects: bool,
     done: bool | None,
 ) -> None:
@@ -480,7 +484,9 @@ def test_lost_commit_is_resolved(
     (data_dir / "skills" / "tea" / "SKILL.md").write_text("# Changed\n")
     with engine.begin() as connection:
         fill(connection)
-    commit_behind(proxy, cut, monkeypatch, reconnects)
+    cut_at_commit(proxy, cut, monkeypatch)
+    if not reconnects:
+        monkeypatch.setattr(Writer, "was_committed", refuse)
 
     if done:
         assert restore(backup, database, data_dir).replaced
@@ -494,29 +500,48 @@ def test_lost_commit_is_resolved(
     assert (data_dir / "skills" / "tea" / "SKILL.md").read_text() == ("# Tea\n" if done else "# Changed\n")
 
 
-def test_start_after_an_interrupted_restore_is_refused(
+#: Restores a backup, and is killed at its COMMIT.
+MORTAL = """
+import datetime, os, pathlib, signal, sys
+from torana.store.backup.archive import restore_backup
+from torana.store.backup.postgres import PostgresBackupTarget
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.writer import Writer
+
+source, data_dir = map(pathlib.Path, sys.argv[2:])
+Writer.stamp = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+restore_backup(
+    source=source, database=PostgresBackupTarget(url=PostgresUrl(sys.argv[1]), data_dir=data_dir),
+    data_dir=data_dir, skills_dir=data_dir / "skills", at=datetime.datetime.now(datetime.UTC),
+    progress=lambda *_: None,
+)
+"""
+
+
+def test_start_after_a_killed_restore_is_refused(
     engine: Engine, database: PostgresBackupTarget, data_dir: Path, postgres_url: str
 ) -> None:
-    backup = back_up(database, data_dir)
-    left = data_dir / ".torana-restore-left"
-    left.mkdir()
     place = PostgresPlace(postgres_url, data_dir=data_dir)
-    place.open().close()  # a restore that was killed while it unpacked changed nothing
-    with (
-        database.replace(_database_in(backup, left), ".replaced", ignore),
-        pytest.raises(DataDirUnusable, match=r"was interrupted.*Run `torana restore` again"),
-    ):
-        place.open()
-
-    restore(backup, database, data_dir)
-
+    backup = back_up(database, data_dir)
+    (data_dir / ".torana-restore-left").mkdir()  # of a restore that was killed while it unpacked
     place.open().close()
-    assert not left.exists()
+    with engine.begin() as connection:
+        fill(connection)
+    expected = rows_of(engine)
 
+    killed = subprocess.run(
+        [sys.executable, "-c", MORTAL, postgres_url, str(backup), str(data_dir)], timeout=60, check=False
+    )
 
-def _database_in(backup: Path, directory: Path) -> Path:
-    with zipfile.ZipFile(backup) as archive:
-        return Path(archive.extract(DATABASE_NAME, directory))
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(data_dir.glob("skills.replaced-*"))) == 1
+    assert rows_of(engine) == expected
+    with pytest.raises(DataDirUnusable, match=r"was interrupted.*Run `torana restore` again"):
+        place.open()
+    restore(backup, database, data_dir)
+    place.open().close()
+    assert rows_of(engine)["turns"] == []
+    assert not list(data_dir.glob(".torana-restore-*"))
 
 
 def test_database_of_an_older_revision_is_not_backed_up(
