@@ -18,15 +18,12 @@ from torana.store.engine.database_file import UNFINISHED, sync_directory
 from torana.store.engine.migrate import HEAD, create_tables, revision, run_migrations
 from torana.store.engine.places import DATABASE_NAME
 from torana.store.engine.postgres import schema
-from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.reading import read_database, read_tables
 from torana.store.engine.postgres.writer import Writer
 from torana.store.engine.snapshot import Progress
 from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.table_copy import copy_tables, delete_tables, has_rows, lock_tables
-
-#: The error of a statement that waited too long for the lock of a table.
-_LOCKED = "55P03"
 
 #: Errors of values that do not fit: data exceptions, violated constraints and mismatched types.
 _CONTENT_STATES = ("22", "23", "42804")
@@ -197,7 +194,7 @@ def _translate(error: StatementError, url: PostgresUrl) -> Exception:
         return ValueError(f"its database cannot be read: {reason}")
     if not isinstance(error, DBAPIError) or state.startswith(_CONTENT_STATES):
         return ValueError(f"PostgreSQL cannot store a value of its database: {reason}")
-    if state == _LOCKED:
+    if state == LOCKED:
         return DatabaseBusy(
             f"the PostgreSQL database {url} is being read, restored or rewritten by another program; try again "
             "when it has ended"
