@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 #: The oldest supported version, as ``server_version_num``.
 OLDEST = 140_000
 
-#: The error of a statement that waited too long for a lock.
-LOCKED = "55P03"
-
 #: Settings of each session. The server ends the session of a client that has stopped, or whose network is gone:
 #: it must not hold locks for long.
 _SESSION = {
@@ -44,6 +41,9 @@ _LIBPQ: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
     "target_session_attrs": "read-write",
 }
+
+#: The error of a statement that waited too long for a lock.
+LOCKED = "55P03"
 
 
 class PostgresUrl:
