@@ -38,6 +38,7 @@ def command(gateway: Gateway, commands: Path, *arguments: str) -> subprocess.Com
         env=gateway.environ,
         capture_output=True,
         text=True,
+        cwd=gateway.home,
         timeout=60,
         check=False,
     )
@@ -94,14 +95,49 @@ def test_everything_is_kept_in_postgresql_over_restarts_and_a_kill(
     assert "is used by 'torana gateway on " in second.stderr
     assert second.stderr.count("\n") == 1
     assert "dawdle" in command(gateway, installed_with_all, "turns", "list").stdout
-    backup = command(gateway, installed_with_all, "backup")
-    assert (backup.returncode, "pg_dump" in backup.stderr) == (1, True)
     assert not (gateway.data_dir / "torana.db").exists()
     assert "not-needed" not in gateway.written_output()
 
 
 def _reply_of(turn: dict[str, Any]) -> str | None:
     return turn["reply"] if turn["status"] == "completed" else None
+
+
+def test_backup_of_a_running_gateway_is_restored_into_both_kinds_of_databases(
+    server: PostgresServer,
+    new_gateway: Callable[..., Gateway],
+    person: type[Person],
+    installed_with_all: Path,
+) -> None:
+    gateway = new_gateway(installed_with_all, TORANA_DATABASE_URL=server.create("torana"))
+    gateway.start()
+    ana = person(url=gateway.url)
+    ana.say("remember that my cat is called Tofu")
+    ana.say("what is 6 * 7")
+    done = command(gateway, installed_with_all, "backup", "torana.zip")
+    assert (done.returncode, done.stderr) == (0, "")
+    ana.say("the time after the backup")
+    refused = command(gateway, installed_with_all, "restore", "torana.zip")
+    assert (refused.returncode, "already running at" in refused.stderr) == (1, True)
+    assert gateway.stop() == 0
+
+    restored = command(gateway, installed_with_all, "restore", "torana.zip")
+
+    assert restored.returncode == 0, restored.stderr
+    assert "into PostgreSQL 127.0.0.1:" in restored.stdout
+    assert len(list(gateway.data_dir.glob("torana.db.replaced-*"))) == 1
+    on_sqlite = new_gateway(installed_with_all, home="sqlite")
+    archive = str(gateway.home / "torana.zip")
+    assert command(on_sqlite, installed_with_all, "restore", archive).returncode == 0
+    for one in (gateway, on_sqlite):
+        one.start()
+        again = person(url=one.url)
+        assert "6 * 7" in again.say("what did I say last?")
+        assert "Tofu" in again.say("what do you know about my cat?")
+        with again.client() as client:
+            found = client.get("v1/search", params={"q": "tofu"}).raise_for_status().json()["items"]
+            assert len(found) > 0
+    assert "not-needed" not in gateway.written_output() + restored.stdout + restored.stderr + refused.stderr
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])

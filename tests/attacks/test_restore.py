@@ -19,10 +19,13 @@ NewGateway = Callable[..., GatewayProcess]
 TRIGGER = "CREATE TRIGGER forget AFTER INSERT ON audit BEGIN DELETE FROM audit; END"
 
 
-@pytest.fixture
-def gateway(new_gateway: NewGateway) -> GatewayProcess:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def gateway(new_gateway: NewGateway, request: pytest.FixtureRequest) -> GatewayProcess:
     """A stopped gateway that has answered a message and has a backup ``good.zip`` in its home."""
-    gateway = new_gateway()
+    on_postgresql = request.param == "postgresql"
+    gateway = (
+        new_gateway(database_url=request.getfixturevalue("postgres_url")) if on_postgresql else new_gateway()
+    )
     gateway.start()
     with gateway.client() as client:
         client.post("/message", json={"content": "what is 2+2", "channelId": "kept"}).raise_for_status()

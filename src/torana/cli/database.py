@@ -1,4 +1,4 @@
-"""Read the database of the settings, also while a gateway runs."""
+"""The database of the settings: reading it while a gateway runs, and its backups."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from torana.config import Settings
+    from torana.store.backup.targets import BackupTarget
 
 T = TypeVar("T")
 
@@ -19,3 +20,16 @@ def read_store(settings: Settings, read: Callable[[Connection], T]) -> T:
     from torana.config.database import database_place
 
     return database_place(settings).read(read)
+
+
+def backup_target(settings: Settings) -> BackupTarget:
+    """Return the database to back up and to restore. Raises ``ConfigInvalid`` as ``database_place`` does."""
+    from torana.store.backup.postgres import PostgresBackupTarget
+    from torana.store.backup.targets import SqliteBackupTarget
+    from torana.store.engine.postgres.connection import PostgresUrl
+
+    if settings.database_url is None:
+        return SqliteBackupTarget(settings.data_dir)
+    return PostgresBackupTarget(
+        url=PostgresUrl(settings.database_url.get_secret_value()), data_dir=settings.data_dir
+    )

@@ -16,4 +16,6 @@ def database_place(settings: Settings) -> DatabasePlace:
         if settings.replicas:
             raise ConfigInvalid("replicas: several gateways need a PostgreSQL database; set database_url")
         return SqlitePlace(settings.data_dir)
-    return PostgresPlace(settings.database_url.get_secret_value(), replicated=settings.replicas)
+    return PostgresPlace(
+        settings.database_url.get_secret_value(), data_dir=settings.data_dir, replicated=settings.replicas
+    )

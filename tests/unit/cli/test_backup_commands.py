@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from torana.store.engine.integrity import check_database
@@ -242,6 +243,28 @@ def test_remains_of_a_killed_backup_are_deleted_after_a_day(command: Command, da
     assert command("backup", "--to", ".", "--keep", "1")[0] == 0
     assert not left.exists()
     assert (running / "torana.db").exists()
+
+
+def test_commands_work_on_postgresql(
+    command: Command, place: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORANA_DATABASE_URL", postgres_url)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("INSERT INTO subscriptions VALUES ('turn.failed', 'telegram')")
+    (place / "backups").mkdir()
+    old = place / "backups" / "torana-20260101T040000Z.zip"
+    old.touch()
+
+    code, out, err = command("backup", "--to", "backups", "--keep", "1")
+    assert (code, err) == (0, "")
+    assert not old.exists()
+    code, out, err = command("restore", str(_backup_path(out.partition("\n")[0])))
+
+    assert (code, err) == (0, "")
+    assert " into PostgreSQL 127.0.0.1:" in out
+    assert out.endswith(f"/tables and {place / 'data'}; the replaced data is kept as *.replaced-*\n")
+    assert "not-needed" not in out
+    assert len(list((place / "data").glob("torana.db.replaced-*Z"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from torana.errors import BackupInvalid, DatabaseTooNew, DataDirUnusable, Operat
 from torana.skills.folder import files_to_keep
 from torana.store.backup.archive import DATABASE_NAME, Restored, restore_backup, write_backup
 from torana.store.backup.entries import select_entries
+from torana.store.backup.targets import SqliteBackupTarget
 from torana.store.backup.upgrade_copies import delete_copies
 from torana.store.engine import migrate as migrations
 from torana.store.engine.integrity import check_database
@@ -74,6 +75,7 @@ def back_up(data_dir: Path, tmp_path: Path) -> Callable[..., Path]:
 
     def write(target: Path = tmp_path / "torana.zip", **changed: Any) -> Path:
         arguments: dict[str, Any] = {
+            "database": SqliteBackupTarget(changed.get("data_dir", data_dir)),
             "data_dir": data_dir,
             "skill_files": files_to_keep(data_dir / "skills"),
             "target": target,
@@ -90,6 +92,7 @@ def back_up(data_dir: Path, tmp_path: Path) -> Callable[..., Path]:
 def restore(source: Path, data_dir: Path, progress: Progress = ignore, max_size: int | None = None) -> Restored:
     return restore_backup(
         source=source,
+        database=SqliteBackupTarget(data_dir),
         data_dir=data_dir,
         skills_dir=data_dir / "skills",
         at=AT,
@@ -720,6 +723,7 @@ def test_failed_restore_is_rolled_back(back_up: Callable[..., Path], data_dir: P
     with pytest.raises(OperatorError, match="cannot put the backup in place"):
         restore_backup(
             source=backup,
+            database=SqliteBackupTarget(data_dir),
             data_dir=data_dir,
             skills_dir=skills / "tea" / "SKILL.md" / "x",
             at=AT,
@@ -746,6 +750,7 @@ def test_two_restores_in_one_second_keep_both_databases(back_up: Callable[..., P
 MORTAL = """
 import datetime, itertools, os, pathlib, shutil, signal, sys
 from torana.store.backup.archive import restore_backup
+from torana.store.backup.targets import SqliteBackupTarget
 
 home, left = pathlib.Path(sys.argv[1]), 0
 
@@ -763,8 +768,8 @@ for number in itertools.count(1):
     if process == 0:
         left = number
         restore_backup(
-            source=home / "torana.zip", data_dir=place, skills_dir=place / "skills",
-            at=datetime.datetime.now(datetime.UTC), progress=lambda *_: None,
+            source=home / "torana.zip", database=SqliteBackupTarget(place), data_dir=place,
+            skills_dir=place / "skills", at=datetime.datetime.now(datetime.UTC), progress=lambda *_: None,
         )
         os._exit(0)
     if os.WIFEXITED(os.waitpid(process, 0)[1]):

@@ -17,6 +17,7 @@ from tests.postgres import CuttingProxy, PostgresServer
 
 from torana.errors import ConfigInvalid, DatabaseBusy, DatabaseTooNew, DatabaseUnusable, StoreUnavailable
 from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
+from torana.store.engine.postgres import connection as connection_module
 from torana.store.engine.postgres import writer as writer_module
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
@@ -363,6 +364,20 @@ async def test_erased_rows_are_rewritten(database: PostgresDatabase) -> None:
 
     assert await database.empty_log()
     assert await database.run(read) == ["a"]
+
+
+async def test_rows_are_not_rewritten_while_a_backup_reads_them(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_SESSION", {"lock_timeout": "100ms"})
+    database = await asyncio.to_thread(lambda: PostgresDatabase(url=PostgresUrl(postgres_url)))
+    with psycopg.connect(postgres_url) as reader:
+        reader.execute("LOCK TABLE attachments IN ACCESS SHARE MODE")
+        with pytest.raises(StoreUnavailable, match="such as `torana backup`, reads the database"):
+            await database.rewrite()
+    assert await database.writable()
+    await database.rewrite()
+    await asyncio.to_thread(database.close)
 
 
 async def test_closed_database_raises(postgres_url: str) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from torana import __version__
 from torana.cli.apps import new_app
+from torana.cli.database import backup_target
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import print_result, printable
@@ -18,7 +19,7 @@ from torana.errors import OperatorError
 from torana.store.backup.retention import backup_name, delete_old_backups
 
 if TYPE_CHECKING:
-    from torana.config import Settings
+    from torana.store.backup.targets import BackupTarget
 
 app = new_app()
 
@@ -47,17 +48,16 @@ def backup(
     The gateway may keep running.
     """
     from torana.skills.folder import files_to_keep
-    from torana.store.backup.archive import DATABASE_NAME, INSTALLED, write_backup
-    from torana.store.engine.read_only import check_there
+    from torana.store.backup.archive import INSTALLED, write_backup
 
     if to is None and keep is not None:
         raise OperatorError("--keep needs --to, the directory whose old backups are deleted")
     if to is not None and target is not None:
         raise OperatorError(f"name either --to or {target}, not both")
     settings = settings_from(config=config, data_dir=data_dir).settings
-    _check_sqlite(settings)
     now = datetime.now(UTC)
-    check_there(settings.data_dir / DATABASE_NAME)
+    database = backup_target(settings)
+    database.check_there()
     file = _file(target or Path(), now) if to is None else _directory(to) / backup_name(now)
     if file.exists():
         raise OperatorError(f"{file} already exists; name another file, or a directory")
@@ -65,6 +65,7 @@ def backup(
         raise OperatorError(f"the directory {file.parent} does not exist; create it, or name another file")
     with progress_bar("copying the database") as progress:
         write_backup(
+            database=database,
             data_dir=settings.data_dir,
             skill_files=files_to_keep(settings.skills_dir),
             installed_files=files_to_keep(settings.data_dir / INSTALLED),
@@ -76,31 +77,20 @@ def backup(
     size = file.stat().st_size
     print_result(f"{file} ({size:,} bytes)", {"file": str(file), "bytes": size}, as_json=as_json)
     if to is not None and keep is not None:
-        deleted = _delete_old(to, keep, now, database=settings.data_dir / DATABASE_NAME)
+        deleted = _delete_old(to, keep, now, database=database)
         for old in deleted:
             typer.echo(f"deleted {old}", err=as_json)
-    if foreign := _foreign(settings.data_dir / DATABASE_NAME):
+    if foreign := _foreign(database):
         warning = (
             f"warning: `torana restore` refuses this backup, because of its database: {', '.join(foreign)}"
         )
         typer.echo(printable(warning), err=True)
 
 
-def _check_sqlite(settings: Settings) -> None:
-    if settings.database_url is not None:
-        raise OperatorError(
-            "`torana backup` copies a SQLite file, and the data is in PostgreSQL. Back it up with "
-            'pg_dump --format=custom --file torana.dump "$TORANA_DATABASE_URL", and copy the data directory '
-            f"{settings.data_dir} with it: it has the users' files and the installed skills"
-        )
-
-
-def _delete_old(to: Path, keep: int, now: datetime, *, database: Path) -> Sequence[Path]:
+def _delete_old(to: Path, keep: int, now: datetime, *, database: BackupTarget) -> Sequence[Path]:
     """Delete and return old backups, unless the database is damaged: they may be undamaged."""
-    from torana.store.engine.integrity import check_database
-
     try:
-        check_database(database)
+        database.check()
     except OperatorError as error:
         raise OperatorError(
             f"no old backup was deleted, because the database is damaged: {error.detail}"
@@ -108,11 +98,9 @@ def _delete_old(to: Path, keep: int, now: datetime, *, database: Path) -> Sequen
     return delete_old_backups(to, keep=keep, now=now)
 
 
-def _foreign(database: Path) -> list[str]:
-    from torana.store.engine.integrity import foreign_objects
-
+def _foreign(database: BackupTarget) -> list[str]:
     try:
-        return foreign_objects(database)
+        return database.foreign_objects()
     except OperatorError as error:
         return [error.detail]
 

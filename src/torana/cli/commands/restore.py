@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from torana.cli.apps import new_app
+from torana.cli.database import backup_target
 from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import print_result
@@ -37,17 +38,14 @@ def restore(
 
     limit = None if max_size is None else _bytes(max_size)
     settings = settings_from(config=config, data_dir=data_dir).settings
-    if settings.database_url is not None:
-        raise OperatorError(
-            "`torana restore` writes a SQLite file, and the data is in PostgreSQL. Stop the gateway, and "
-            'restore a dump with pg_restore --clean --if-exists --dbname "$TORANA_DATABASE_URL" torana.dump'
-        )
+    database = backup_target(settings)
     with (
         DataDirLock(data_dir=settings.data_dir, address="torana restore"),
-        progress_bar("unpacking the backup") as progress,
+        progress_bar("restoring the backup") as progress,
     ):
         restored = restore_backup(
             source=source,
+            database=database,
             data_dir=settings.data_dir,
             skills_dir=settings.skills_dir,
             at=datetime.now(UTC),
@@ -56,7 +54,7 @@ def restore(
         )
     line = (
         f"restored the backup of {restored.created_at} (Torana {restored.version}, "
-        f"skill files: {restored.skill_files}) into {settings.data_dir}"
+        f"skill files: {restored.skill_files}) into {database}"
         f"{'; the replaced data is kept as *.replaced-*' if restored.replaced else ''}"
     )
     document = {

@@ -10,7 +10,7 @@ import sqlite3
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,10 +27,12 @@ from torana.store.backup.entries import (
     extract,
     select_entries,
 )
+from torana.store.backup.file_moves import put, set_aside
 from torana.store.backup.retention import SCRATCH_PREFIX
+from torana.store.backup.targets import BackupTarget, Replacement
 from torana.store.engine.database_file import RESTORE_PREFIX, sync_directory
 from torana.store.engine.integrity import check_restorable
-from torana.store.engine.snapshot import Progress, copy_database
+from torana.store.engine.snapshot import Progress
 from torana.store.workspaces import WORKSPACES_NAME, everything
 
 
@@ -47,6 +49,7 @@ class Restored:
 
 def write_backup(
     *,
+    database: BackupTarget,
     data_dir: Path,
     skill_files: Iterable[tuple[str, Path]],
     installed_files: Iterable[tuple[str, Path]] = (),
@@ -63,38 +66,36 @@ def write_backup(
     try:
         named = [(SKILLS, skill_files), (INSTALLED, installed_files)]
         files = ((f"{folder}/{name}", file) for folder, kept in named for name, file in kept)
-        _write(data_dir, files, target, version, at, progress)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH_PREFIX) as scratch:
+            database.copy_to(Path(scratch, DATABASE_NAME), progress)
+            _write(Path(scratch), data_dir, files, target, {"version": version, "createdAt": at.isoformat()})
+        sync_directory(target.parent)
     except (OSError, sqlite3.Error) as error:
         raise OperatorError(f"cannot write the backup {target}: {error}; no file was written") from error
 
 
 def _write(
+    scratch: Path,
     data_dir: Path,
     files: Iterable[tuple[str, Path]],
     target: Path,
-    version: str,
-    at: datetime,
-    progress: Progress,
+    about: Mapping[str, str],
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH_PREFIX) as scratch:
-        database = Path(scratch, DATABASE_NAME)
-        copy_database(data_dir / DATABASE_NAME, database, progress)
-        archive = Path(scratch, "archive.zip")
-        # Zip files store no time before 1980, and some packers date every file 1970.
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as out:
-            out.write(database, DATABASE_NAME)
-            for name, file in files:
-                out.write(file, name)
-            for pins in _pins(data_dir):
-                out.write(pins, f"{MCP_NAME}/{pins.name}")
-            for name, body in everything(data_dir / WORKSPACES_NAME):
-                out.writestr(f"{WORKSPACES_NAME}/{name}", body)
-            manifest = {"version": version, "createdAt": at.isoformat(), "sha256": _sha256(database)}
-            out.writestr(MANIFEST, json.dumps(manifest, indent=1))
-        archive.chmod(0o600)
-        _sync(archive)  # the caller may delete older backups
-        archive.replace(target)
-    sync_directory(target.parent)
+    """Write the archive of all files and of the database in ``scratch``, and move it to ``target``."""
+    database, archive = scratch / DATABASE_NAME, scratch / "archive.zip"
+    # Zip files store no time before 1980, and some packers date every file 1970.
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as out:
+        out.write(database, DATABASE_NAME)
+        for name, file in files:
+            out.write(file, name)
+        for pins in _pins(data_dir):
+            out.write(pins, f"{MCP_NAME}/{pins.name}")
+        for name, body in everything(data_dir / WORKSPACES_NAME):
+            out.writestr(f"{WORKSPACES_NAME}/{name}", body)
+        out.writestr(MANIFEST, json.dumps({**about, "sha256": _sha256(database)}, indent=1))
+    archive.chmod(0o600)
+    _sync(archive)  # the caller may delete older backups
+    archive.replace(target)
 
 
 def _pins(directory: Path) -> list[Path]:
@@ -106,6 +107,7 @@ def _pins(directory: Path) -> list[Path]:
 def restore_backup(
     *,
     source: Path,
+    database: BackupTarget,
     data_dir: Path,
     skills_dir: Path,
     at: datetime,
@@ -116,18 +118,22 @@ def restore_backup(
 
     The caller holds the data directory's lock. The whole backup is checked first: it contains only files that
     Torana writes, within limits (``max_size`` bytes in total, if given), and a database with exactly Torana's
-    schema. Existing files are kept as ``<name>.replaced-<time>``. ``progress`` counts bytes. On every error
-    nothing is changed: ``BackupInvalid``, ``DatabaseTooNew`` and, if files cannot be written,
+    schema. What exists is kept as ``<name>.replaced-<time>``. ``progress`` counts bytes, and then rows. On
+    every error nothing is changed: ``BackupInvalid``, ``DatabaseTooNew`` and, if something cannot be written,
     ``OperatorError``.
     """
     try:
         earlier = list(data_dir.glob(f"{RESTORE_PREFIX}*"))
         with tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORE_PREFIX) as scratch:
             restored = _unpack(source, Path(scratch), progress, max_size)
-            replaced = _put_in_place(Path(scratch), data_dir, skills_dir, _suffix(data_dir, at))
+            suffix = _suffix(data_dir, at)
+            with database.replace(Path(scratch, DATABASE_NAME), suffix, progress) as replacement:
+                replaced = _put_in_place(Path(scratch), data_dir, skills_dir, suffix, replacement)
         for left in earlier:  # of interrupted restores
             shutil.rmtree(left)
-    except OSError as error:
+    except ValueError as error:
+        raise _incomplete(source, error) from error
+    except (OSError, sqlite3.Error) as error:
         raise OperatorError(f"cannot put the backup in place: {error}") from error
     return replace(restored, replaced=replaced)
 
@@ -141,54 +147,26 @@ def _suffix(data_dir: Path, at: datetime) -> str:
     return suffix
 
 
-def _put_in_place(scratch: Path, data_dir: Path, skills_dir: Path, suffix: str) -> bool:
-    """Replace the files; return whether any existed. If a step fails, the earlier steps are undone.
+def _put_in_place(
+    scratch: Path, data_dir: Path, skills_dir: Path, suffix: str, replacement: Replacement
+) -> bool:
+    """Replace the files, and then the database; return whether there were any.
 
-    The old database is moved first and the new one last: after a crash in between the database is missing, and
-    the next start refuses to run instead of mixing both.
+    If a step fails, the earlier steps are undone.
     """
-    database = data_dir / DATABASE_NAME
     places = [(scratch / SKILLS, skills_dir)] if (scratch / SKILLS).exists() else []
     # Also if the backup has none: the existing files belong to the old database's rows and users.
     places += [(scratch / folder, data_dir / folder) for folder in (INSTALLED, WORKSPACES_NAME)]
     # Pins of other servers stay: without them the gateway would accept any tools they offer next.
     places += [(pins, data_dir / MCP_NAME / pins.name) for pins in _pins(scratch)]
+    were_there = [replacement.replaces]
     with ExitStack() as undo:
-        were_there = [_set_aside(database, f"{DATABASE_NAME}{suffix}", undo)]
-        for journal in ("-wal", "-shm"):
-            # Named after the old database, so that SQLite finds its last writes.
-            kept = f"{DATABASE_NAME}{suffix}{journal}"
-            _set_aside(database.with_name(f"{DATABASE_NAME}{journal}"), kept, undo)
         for new, old in places:
-            were_there.append(_set_aside(old, f"{old.name}{suffix}", undo))
-            _put(new, old, undo)
-        _put(scratch / DATABASE_NAME, database, undo)
-        sync_directory(data_dir)
+            were_there.append(set_aside(old, f"{old.name}{suffix}", undo))
+            put(new, old, undo)
+        replacement.finish()
         undo.pop_all()
     return any(were_there)
-
-
-def _set_aside(old: Path, name: str, undo: ExitStack) -> bool:
-    """Rename an existing file, and return whether it existed; nothing is copied."""
-    if not os.path.lexists(old):
-        return False
-    undo.callback(old.rename(old.with_name(name)).rename, old)
-    return True
-
-
-def _put(new: Path, place: Path, undo: ExitStack) -> None:
-    """Move a file to a free path, which may be on another disk."""
-    if new.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        undo.callback(_delete, place)
-        shutil.move(new, place)
-
-
-def _delete(place: Path) -> None:
-    if place.is_dir():
-        shutil.rmtree(place)
-    else:
-        place.unlink(missing_ok=True)
 
 
 def _unpack(source: Path, scratch: Path, progress: Progress, max_size: int | None) -> Restored:
@@ -214,10 +192,12 @@ def _unpack(source: Path, scratch: Path, progress: Progress, max_size: int | Non
             extract(archive, [entries.database, *entries.skills, *entries.others], scratch, progress)
             _check(scratch / DATABASE_NAME, manifest["sha256"])
         except _BROKEN as error:
-            raise BackupInvalid(
-                f"{source} is not a complete backup of Torana ({error}); choose another"
-            ) from error
+            raise _incomplete(source, error) from error
     return restored
+
+
+def _incomplete(source: Path, error: Exception) -> BackupInvalid:
+    return BackupInvalid(f"{source} is not a complete backup of Torana ({error}); choose another")
 
 
 #: Errors of reading a file that is not a zip file, is damaged or encrypted, or is another program's.

@@ -11,6 +11,9 @@ from torana.errors import DataDirUnusable
 #: Prefix of a restore's temporary directory; an interrupted restore leaves it behind.
 RESTORE_PREFIX = ".torana-restore-"
 
+#: A file in that directory while the files and the rows of a PostgreSQL database may not belong together.
+UNFINISHED = "unfinished"
+
 #: SQLite's header (https://www.sqlite.org/fileformat.html, 1.3).
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
@@ -37,6 +40,15 @@ def database_exists(path: Path) -> bool:
             "delete the file to start with an empty database"
         )
     return True
+
+
+def refuse_unfinished_restore(data_dir: Path) -> None:
+    """Raise ``DataDirUnusable`` if a restore into a PostgreSQL database was interrupted at its end."""
+    if left := next(data_dir.glob(f"{RESTORE_PREFIX}*/{UNFINISHED}"), None):
+        raise DataDirUnusable(
+            f"a restore into the PostgreSQL database and {data_dir} was interrupted, and they may not belong "
+            f"together. Run `torana restore` again; to keep both as they are, delete {left.parent}"
+        )
 
 
 def sync_directory(directory: Path) -> None:

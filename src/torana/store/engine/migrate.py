@@ -140,7 +140,7 @@ def _create(path: Path) -> None:
     engine = sqlite_engine(draft)
     try:
         with engine.begin() as connection:
-            _create_tables(connection)
+            create_tables(connection)
     finally:
         engine.dispose()
     if journals[0].exists():  # closing merges the log into the file, unless the disk is full
@@ -149,7 +149,7 @@ def _create(path: Path) -> None:
     sync_directory(path.parent)
 
 
-def _create_tables(connection: Connection) -> None:
+def create_tables(connection: Connection) -> None:
     """Create the newest tables without Alembic, which takes a third of a second."""
     metadata.create_all(connection)
     connection.exec_driver_sql(_VERSION_TABLE)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from sqlalchemy.engine import Connection
 
 from torana.store.engine.database import Database
+from torana.store.engine.database_file import refuse_unfinished_restore
 from torana.store.engine.migrate import migrate
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
@@ -78,15 +79,17 @@ class SqlitePlace(DatabasePlace):
 class PostgresPlace(DatabasePlace):
     """A PostgreSQL database, used by one gateway or command at a time, or by several replicas."""
 
-    def __init__(self, url: str, *, replicated: bool = False) -> None:
+    def __init__(self, url: str, *, data_dir: Path, replicated: bool = False) -> None:
         """Raise ``ConfigInvalid`` if psycopg is missing or cannot read the address."""
         self._url = PostgresUrl(url)
+        self._data_dir = data_dir
         self._replicated = replicated
 
     def __str__(self) -> str:
         return f"PostgreSQL {self._url}"
 
     def open(self, *, purpose: str = GATEWAY) -> Database:
+        refuse_unfinished_restore(self._data_dir)
         replicated = self._replicated and purpose == GATEWAY
         return PostgresDatabase(url=self._url, purpose=purpose, replicated=replicated)
 

@@ -351,7 +351,9 @@ memories = sa.Table(
 
 #: The words of the live memories (see ``fts``). The owner is indexed, so that a search covers one owner only.
 #: Positions and lengths are not stored because the database does not rank.
-memory_words = sa.table("memory_words", sa.column("owner"), sa.column("memory"), sa.column("words"))
+memory_words = sa.table(
+    "memory_words", sa.column("rowid"), sa.column("owner"), sa.column("memory"), sa.column("words")
+)
 
 _create_index(memories, "memory_words", "owner", "memory")
 

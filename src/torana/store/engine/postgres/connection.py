@@ -46,6 +46,9 @@ _LIBPQ: dict[str, Any] = {
     "target_session_attrs": "read-write",
 }
 
+#: The error of a statement that waited too long for a lock.
+LOCKED = "55P03"
+
 
 class PostgresUrl:
     """The address of a database, with its password, which no text of this object contains."""

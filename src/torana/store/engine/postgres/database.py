@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, Operationa
 from torana.errors import StoreUnavailable
 from torana.store.engine.database import Database, QueuedJob, do_nothing
 from torana.store.engine.postgres.announcements import follow_announcements
-from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.replicas import renew
 from torana.store.engine.postgres.writer import Writer, may_succeed
 from torana.store.engine.tables import memory_words, message_words, metadata
@@ -34,6 +34,12 @@ _REWRITING = 3600
 
 #: The rare outcome of a transaction whose COMMIT got no answer before the gateway stopped or was replaced.
 _UNKNOWN = "The connection was lost, and it is unknown whether this was stored. Look before you repeat it."
+
+#: The error of rewriting tables that another program reads for long.
+_IN_USE = (
+    "Another program, such as `torana backup`, reads the database, so deleted data cannot be removed from it. "
+    "Repeat this when that program has ended."
+)
 
 #: The error of a statement in a transaction that has failed before, which is a fault of the program.
 _FAILED_BEFORE = "25P02"
@@ -159,6 +165,8 @@ class PostgresDatabase(Database):
         except StoreUnavailable as error:
             return error
         except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == LOCKED:
+                return StoreUnavailable(_IN_USE, headers={"Retry-After": "30"})
             return self._unavailable(error.orig)
 
     def _touch(self, connection: Connection) -> None:

@@ -77,7 +77,7 @@ def revision(connection: Connection, target: str) -> str | None:
     if current not in revisions(POSTGRES_MIGRATIONS):
         raise DatabaseTooNew(
             f"the database is at revision {current}, which this version does not know: a newer Torana wrote "
-            "it. Install that version, or restore a dump of the database made with this one"
+            "it. Install that version, or restore a backup made with this one into an empty database"
         )
     return str(current)
 

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from torana import __version__
 from torana.errors import DatabaseBusy, StoreUnavailable, TakenOver
 from torana.messages import new_id
-from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.schema import FREE_ACCOUNTS, LEASE, LOCK_SPACE, prepare
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _ATTEMPTS = 3
 
 #: Errors after which the transaction may succeed: a serialization failure, a deadlock, and a lock that another
 #: process held for too long.
-_CONFLICTS = frozenset({"40001", "40P01", "55P03"})
+_CONFLICTS = frozenset({"40001", "40P01", LOCKED})
 
 #: The first words of statements that change nothing.
 _READS = frozenset({"SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK", "DECLARE", "FETCH", "CLOSE", "SET", "SHOW"})
