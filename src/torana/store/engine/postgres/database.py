@@ -16,6 +16,7 @@ from torana.errors import StoreUnavailable
 from torana.store.engine.database import Database, QueuedJob, do_nothing
 from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.replicas import renew
+from torana.store.engine.postgres.schema import Prepare, prepare
 from torana.store.engine.postgres.writer import Writer
 from torana.store.engine.tables import memory_words, message_words, metadata
 
@@ -73,11 +74,12 @@ class PostgresDatabase(Database):
         url: PostgresUrl,
         purpose: str = "gateway",
         replicated: bool = False,
+        prepare: Prepare = prepare,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the right to write, and create or upgrade the tables. See ``Writer``."""
+        """Take the right to write, and create or upgrade the tables by ``prepare``. See ``Writer``."""
         super().__init__(monotonic=monotonic)
-        self._writer = Writer(url, purpose=purpose, replicated=replicated)
+        self._writer = Writer(url, purpose=purpose, replicated=replicated, prepare=prepare)
         self.replica = self._writer.replica if replicated else None
         self._uncertain: _Uncertain | None = None
         self._thread.start()

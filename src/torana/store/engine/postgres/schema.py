@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -17,6 +19,9 @@ LOCK_SPACE = 0x746F7261
 
 #: The lock of the transaction that creates or upgrades the tables.
 _MIGRATION_LOCK = 2
+
+#: The table that marks an unfinished copy of another database.
+UNFINISHED_COPY = "unfinished_copy"
 
 #: Seconds without a committed transaction after which another replica may take over.
 LEASE = 8
@@ -36,6 +41,9 @@ CREATE TABLE replicas (
 #: Delete the leases of replicas that have ended; a holder is ``<replica>#<account>``.
 FREE_ACCOUNTS = "DELETE FROM leases WHERE split_part(holder, '#', 1) NOT IN (SELECT id FROM replicas)"
 
+#: Creates or upgrades the tables of a connection; the text names the database in errors.
+Prepare: TypeAlias = Callable[[Connection, str], None]
+
 _VERSION_TABLE = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
 
 _log = logging.getLogger(__name__)
@@ -47,8 +55,7 @@ def prepare(connection: Connection, target: str) -> None:
     ``target`` names the database in errors. Raises ``DatabaseUnusable`` and ``DatabaseTooNew``.
     """
     check_server(connection, target)
-    locked = "SELECT pg_advisory_xact_lock(%s, %s)"
-    connection.exec_driver_sql(locked, (LOCK_SPACE, _MIGRATION_LOCK)).close()
+    lock_tables(connection)
     current = revision(connection, target)
     if current is None:
         create_tables(connection)
@@ -57,14 +64,26 @@ def prepare(connection: Connection, target: str) -> None:
         _log.info("database_upgraded", extra={"from": current, "to": HEAD})
 
 
-def revision(connection: Connection, target: str) -> str | None:
+def lock_tables(connection: Connection) -> None:
+    """Let no other process create or upgrade the tables until the end of the transaction."""
+    locked = "SELECT pg_advisory_xact_lock(%s, %s)"
+    connection.exec_driver_sql(locked, (LOCK_SPACE, _MIGRATION_LOCK)).close()
+
+
+def revision(connection: Connection, target: str, *, unfinished: bool = False) -> str | None:
     """Return the revision of the tables; None if there are none.
 
-    Raises ``DatabaseTooNew`` for an unknown revision, and ``DatabaseUnusable`` for another program's tables.
+    Raises ``DatabaseTooNew`` for an unknown revision, and ``DatabaseUnusable`` for another program's tables. An
+    unfinished copy raises it too, unless ``unfinished``.
     """
     tables = sa.inspect(connection).get_table_names()
     if not tables:
         return None
+    if UNFINISHED_COPY in tables and not unfinished:
+        raise DatabaseUnusable(
+            f"the PostgreSQL database {target} is an unfinished copy. Continue it with `torana database copy "
+            "--to postgresql`, or name another database with TORANA_DATABASE_URL"
+        )
     if not {"alembic_version", "turns", "memories"}.issubset(tables):
         raise DatabaseUnusable(
             f"the PostgreSQL database {target} has tables of another program; create a database for Torana "
