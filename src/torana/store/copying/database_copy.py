@@ -162,7 +162,9 @@ async def _pages(
 def _read_page(
     table: TableCopy, connection: Connection, *, after: Sequence[Any] | None
 ) -> list[dict[str, Any]]:
-    return next(table.pages(connection, after=after), [])
+    for page in table.pages(connection, after=after):
+        return page
+    return []
 
 
 def _last_key(table: TableCopy, connection: Connection) -> Sequence[Any] | None:
