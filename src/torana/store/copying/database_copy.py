@@ -45,7 +45,7 @@ class CopyReport:
         return sum(digest.rows for digest in self.tables.values())
 
 
-async def copy_database(
+async def copy_between(
     source: DatabasePlace, target: CopyTarget, *, restart: bool, show_progress: ShowProgress
 ) -> CopyReport:
     """Copy all rows of a database that no gateway uses, and make the copy usable if it equals the source.

@@ -46,7 +46,7 @@ class CopyTarget(ABC):
         """Make the complete copy usable, after ``remove_mark`` and after its database was closed."""
 
 
-class SqliteTarget(CopyTarget):
+class SqliteCopyTarget(CopyTarget):
     """A file that is missing in the data directory, whose lock the caller holds."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -95,7 +95,7 @@ class SqliteTarget(CopyTarget):
             _set_mark(connection, source)
 
 
-class PostgresTarget(CopyTarget):
+class PostgresCopyTarget(CopyTarget):
     """A PostgreSQL database without data. No other process uses it while it is open."""
 
     def __init__(self, url: PostgresUrl) -> None:
@@ -121,7 +121,7 @@ def remove_mark(connection: Connection) -> None:
 
 def _prepare_postgres(connection: Connection, target: str, source: str, *, restart: bool) -> None:
     schema.check_server(connection, target)
-    schema.lock_tables(connection)
+    schema.lock_schema(connection)
     current = schema.revision(connection, target, unfinished=True)
     marked = sa.inspect(connection).has_table(_mark.name)
     if current is None:

@@ -58,18 +58,18 @@ def copy(
     The target must be empty. The same command continues an interrupted copy. All rows are compared at the end;
     until then no gateway starts on the copy. The source is left unchanged.
     """
-    from torana.store.copying.database_copy import copy_database
+    from torana.store.copying.database_copy import copy_between
     from torana.store.engine.lock import DataDirLock
 
     settings = settings_from(config=config, data_dir=data_dir).settings
     source, target = _sides(settings, to)
     with DataDirLock(data_dir=settings.data_dir, address="torana database copy"):
-        report = asyncio.run(copy_database(source, target, restart=restart, show_progress=progress_bar))
+        report = asyncio.run(copy_between(source, target, restart=restart, show_progress=progress_bar))
     _print(report, str(source), str(target), as_json=as_json)
 
 
 def _sides(settings: Settings, to: Kind) -> tuple[DatabasePlace, CopyTarget]:
-    from torana.store.copying.targets import PostgresTarget, SqliteTarget
+    from torana.store.copying.targets import PostgresCopyTarget, SqliteCopyTarget
     from torana.store.engine.places import PostgresPlace, SqlitePlace
     from torana.store.engine.postgres.connection import PostgresUrl
 
@@ -78,8 +78,8 @@ def _sides(settings: Settings, to: Kind) -> tuple[DatabasePlace, CopyTarget]:
     url = settings.database_url.get_secret_value()
     data_dir = settings.data_dir.absolute()
     if to is Kind.POSTGRESQL:
-        return SqlitePlace(data_dir), PostgresTarget(PostgresUrl(url))
-    return PostgresPlace(url), SqliteTarget(data_dir)
+        return SqlitePlace(data_dir), PostgresCopyTarget(PostgresUrl(url))
+    return PostgresPlace(url, data_dir=data_dir), SqliteCopyTarget(data_dir)
 
 
 def _print(report: CopyReport, source: str, target: str, *, as_json: bool) -> None:

@@ -55,7 +55,7 @@ def prepare(connection: Connection, target: str) -> None:
     ``target`` names the database in errors. Raises ``DatabaseUnusable`` and ``DatabaseTooNew``.
     """
     check_server(connection, target)
-    lock_tables(connection)
+    lock_schema(connection)
     current = revision(connection, target)
     if current is None:
         create_tables(connection)
@@ -64,7 +64,7 @@ def prepare(connection: Connection, target: str) -> None:
         _log.info("database_upgraded", extra={"from": current, "to": HEAD})
 
 
-def lock_tables(connection: Connection) -> None:
+def lock_schema(connection: Connection) -> None:
     """Let no other process create or upgrade the tables until the end of the transaction."""
     locked = "SELECT pg_advisory_xact_lock(%s, %s)"
     connection.exec_driver_sql(locked, (LOCK_SPACE, _MIGRATION_LOCK)).close()
