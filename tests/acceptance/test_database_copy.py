@@ -40,12 +40,13 @@ def test_conversation_moves_to_postgresql_and_back(
         )
 
     def found(text: str) -> list[str]:
-        return [hit["content"] for hit in ana.get(f"v1/search?q={text}")["items"]]
+        return [hit["snippet"] for hit in ana.get(f"v1/search?q={text}")["items"]]
 
     gateway = new_gateway(installed_with_all)
     gateway.start()
     ana = person(url=gateway.url)
     ana.say("what is 6 * 7")
+    assert "what is 6 * 7" in found("6 7")  # the search indexes the message
     assert gateway.stop() == 0
 
     gateway.environ["TORANA_DATABASE_URL"] = url = server.create("torana")
