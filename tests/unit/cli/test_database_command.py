@@ -61,6 +61,14 @@ def test_data_are_copied_to_postgresql_and_back(command: Command, data: Path, ur
     assert (data / "torana.db").stat().st_mode & 0o777 == 0o600
 
 
+def test_missing_data_directory_is_not_created(command: Command, place: Path, url: str) -> None:
+    code, out, err = command("database", "copy", "--to", "postgresql", "--data-dir", "mistyped")
+
+    assert (code, out) == (1, "")
+    assert f"there is no database {place / 'mistyped' / 'torana.db'} yet" in err
+    assert not (place / "mistyped").exists()
+
+
 def test_copy_needs_the_address_of_postgresql(command: Command, data: Path) -> None:
     assert command("database", "copy", "--to", "postgresql") == (
         2,

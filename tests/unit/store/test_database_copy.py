@@ -326,7 +326,7 @@ def test_copy_replaces_no_data(sides: Sides) -> None:
     write(sides.place, lambda connection: connection.execute(sa.insert(sessions), session()))
 
     for restart in (False, True):
-        with pytest.raises(OperatorError, match="a copy replaces no data"):
+        with pytest.raises(OperatorError, match=r"^\S*( PostgreSQL database \S+ has data| exists), and a copy replaces no data"):
             sides.copy(restart=restart)
 
     assert sides.place.read(
@@ -354,7 +354,7 @@ def test_tables_of_another_program_are_refused(to_postgresql: Sides) -> None:
     with psycopg.connect(to_postgresql.url) as connection:
         connection.execute("CREATE TABLE notes (text text)")
 
-    with pytest.raises(DatabaseUnusable, match="tables of another program; create a database for Torana alone"):
+    with pytest.raises(DatabaseUnusable, match=r"^the PostgreSQL database \S+ has tables of another"):
         to_postgresql.copy(restart=True)
 
 

@@ -86,7 +86,7 @@ class _Side:
             reason = _describe(error)
         raise OperatorError(
             f"{self.name}: {reason}. The copy is unfinished: remove the cause and run the command again, which "
-            "continues it"
+            "continues it, or copy from the beginning with --restart"
         )
 
 

@@ -106,7 +106,7 @@ class PostgresCopyTarget(CopyTarget):
 
     def open(self, source: str, *, restart: bool) -> Database:
         def prepare(connection: Connection, target: str) -> None:
-            _prepare_postgres(connection, f"the PostgreSQL database {target}", source, restart=restart)
+            _prepare_postgres(connection, target, source, restart=restart)
 
         return PostgresDatabase(url=self._url, purpose=PURPOSE, prepare=prepare)
 
@@ -124,18 +124,19 @@ def _prepare_postgres(connection: Connection, target: str, source: str, *, resta
     schema.lock_schema(connection)
     current = schema.revision(connection, target, unfinished=True)
     marked = sa.inspect(connection).has_table(_mark.name)
+    named = f"the PostgreSQL database {target}"
     if current is None:
         schema.create_tables(connection)
     elif current != HEAD:
-        raise DatabaseUnusable(f"{target} is at revision {current}, not {HEAD}; create an empty database")
+        raise DatabaseUnusable(f"{named} is at revision {current}, not {HEAD}; create an empty database")
     elif marked and restart:
         delete_tables(connection)
         remove_mark(connection)
     elif marked:
-        _check_mark(connection, target, source)
+        _check_mark(connection, named, source)
         return
     elif has_rows(connection):
-        raise DatabaseUnusable(f"{target} has data, and a copy replaces no data; create an empty database")
+        raise DatabaseUnusable(f"{named} has data, and a copy replaces no data; create an empty database")
     _set_mark(connection, source)
 
 

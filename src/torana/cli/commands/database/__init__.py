@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,11 +57,14 @@ def copy(
     The target must be empty. The same command continues an interrupted copy. All rows are compared at the end;
     until then no gateway starts on the copy. The source is left unchanged.
     """
+    import asyncio
+
     from torana.store.copying.database_copy import copy_between
     from torana.store.engine.lock import DataDirLock
 
     settings = settings_from(config=config, data_dir=data_dir).settings
     source, target = _sides(settings, to)
+    source.check_there()
     with DataDirLock(data_dir=settings.data_dir, address="torana database copy"):
         report = asyncio.run(copy_between(source, target, restart=restart, show_progress=progress_bar))
     _print(report, str(source), str(target), as_json=as_json)
