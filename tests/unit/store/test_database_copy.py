@@ -326,7 +326,9 @@ def test_copy_replaces_no_data(sides: Sides) -> None:
     write(sides.place, lambda connection: connection.execute(sa.insert(sessions), session()))
 
     for restart in (False, True):
-        with pytest.raises(OperatorError, match=r"^\S*( PostgreSQL database \S+ has data| exists), and a copy replaces no data"):
+        with pytest.raises(
+            OperatorError, match=r"^\S*( PostgreSQL database \S+ has data| exists), and a copy replaces no data"
+        ):
             sides.copy(restart=restart)
 
     assert sides.place.read(
