@@ -13,21 +13,11 @@ import pytest
 from tests.postgres import PostgresServer
 
 from torana.store.engine.lock import DataDirLock
-from torana.store.engine.migrate import migrate
 from torana.store.engine.tables import metadata
 
 Command = Callable[..., tuple[int, str, str]]
 
 NAMES = count()
-
-
-@pytest.fixture
-def data(place: Path) -> Path:
-    """A data directory with a database."""
-    directory = place / "data"
-    directory.mkdir(exist_ok=True)
-    migrate(directory / "torana.db")
-    return directory
 
 
 @pytest.fixture
