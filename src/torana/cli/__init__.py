@@ -49,6 +49,7 @@ COMMANDS = {
     "audit": "List the newest administrative actions.",
     "backup": "Write all data into a new zip file.",
     "restore": "Restore a backup. Stop the gateway first.",
+    "database": "Copy the data between SQLite and PostgreSQL.",
     "completion": "Print the completion script of a shell.",
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from torana.cli import main
+from torana.store.engine.migrate import migrate
 
 #: Exit code, standard output and standard error of a command.
 Outcome = tuple[int, str, str]
@@ -25,6 +26,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYDANTIC_AI_NO_BANNER", "1")  # monkeypatch restores the value that a command sets
     monkeypatch.setenv("TORANA_DATA_DIR", str(tmp_path / "data"))
     return tmp_path
+
+
+@pytest.fixture
+def data(place: Path) -> Path:
+    """A data directory with a database."""
+    directory = place / "data"
+    directory.mkdir(exist_ok=True)
+    migrate(directory / "torana.db")
+    return directory
 
 
 @pytest.fixture

@@ -13,21 +13,12 @@ import pytest
 
 from torana.store.engine.integrity import check_database
 from torana.store.engine.lock import DataDirLock
-from torana.store.engine.migrate import HEAD, migrate
+from torana.store.engine.migrate import HEAD
 
 Command = Callable[..., tuple[int, str, str]]
 AddSkill = Callable[[str, str], Path]
 
 TEA = "---\nname: tea\ndescription: Brews tea.\n---\n"
-
-
-@pytest.fixture
-def data(place: Path) -> Path:
-    """A data directory with a database."""
-    directory = place / "data"
-    directory.mkdir(exist_ok=True)
-    migrate(directory / "torana.db")
-    return directory
 
 
 def _backup_path(out: str) -> Path:

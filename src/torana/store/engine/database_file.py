@@ -14,6 +14,9 @@ RESTORE_PREFIX = ".torana-restore-"
 #: A file in that directory while the files and the rows of a PostgreSQL database may not belong together.
 UNFINISHED = "unfinished"
 
+#: Suffix of the draft of a copy from PostgreSQL; an interrupted copy leaves it behind.
+COPY_SUFFIX = ".copy"
+
 #: SQLite's header (https://www.sqlite.org/fileformat.html, 1.3).
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
@@ -31,7 +34,8 @@ def database_exists(path: Path) -> bool:
     except NotADirectoryError:
         return False
     except FileNotFoundError:
-        _refuse_traces(path)
+        refuse_traces(path)
+        _refuse_draft(path)
         return False
     if stat.S_ISREG(status.st_mode) and (fault := _truncation(path, status.st_size)):
         raise DataDirUnusable(
@@ -86,7 +90,8 @@ def _has_log(path: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def _refuse_traces(path: Path) -> None:
+def refuse_traces(path: Path) -> None:
+    """Raise ``DataDirUnusable`` if other files of the missing database remain."""
     if path.is_symlink():
         raise DataDirUnusable(
             f"{path} is a link to {path.readlink()}, which is missing; mount or restore its target, or delete "
@@ -103,4 +108,13 @@ def _refuse_traces(path: Path) -> None:
             f"{path} is missing: a restore was interrupted. Run `torana restore` again, or move "
             f"{path.name}.replaced-* back to {path.name}, with its -wal file if there is one; to start "
             f"with an empty database, delete {left}"
+        )
+
+
+def _refuse_draft(path: Path) -> None:
+    draft = path.with_name(f"{path.name}{COPY_SUFFIX}")
+    if draft.exists():
+        raise DataDirUnusable(
+            f"{path} is missing, and {draft.name} is an unfinished copy from PostgreSQL. Continue it with "
+            f"`torana database copy --to sqlite`, or delete {draft} to start with an empty database"
         )

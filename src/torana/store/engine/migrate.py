@@ -133,9 +133,7 @@ def _create(path: Path) -> None:
     SQLite creates an empty file and fills it later: a crash in between would look like lost data.
     """
     draft = path.with_name(f"{path.name}.new")
-    journals = [draft.with_name(f"{draft.name}{suffix}") for suffix in ("-wal", "-shm")]
-    for left in (draft, *journals):
-        left.unlink(missing_ok=True)
+    delete_draft(draft)
     draft.touch(mode=0o600)
     engine = sqlite_engine(draft)
     try:
@@ -143,10 +141,25 @@ def _create(path: Path) -> None:
             create_tables(connection)
     finally:
         engine.dispose()
-    if journals[0].exists():  # closing merges the log into the file, unless the disk is full
+    put_in_place(draft, path)
+
+
+def delete_draft(draft: Path) -> None:
+    """Delete a draft of a database with its log."""
+    for left in (draft, _log_of(draft), draft.with_name(f"{draft.name}-shm")):
+        left.unlink(missing_ok=True)
+
+
+def put_in_place(draft: Path, path: Path) -> None:
+    """Rename a complete draft, which is closed, to ``path``. Raises ``OSError``."""
+    if _log_of(draft).exists():  # closing merges the log into the file, unless the disk is full
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     draft.replace(path)
     sync_directory(path.parent)
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def create_tables(connection: Connection) -> None:

@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection
 
 from torana.store.engine.database import Database
 from torana.store.engine.database_file import refuse_unfinished_restore
-from torana.store.engine.migrate import migrate
+from torana.store.engine.migrate import migrate, revision
+from torana.store.engine.postgres import schema
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.postgres.reading import check_tables, read_tables
@@ -52,6 +53,13 @@ class DatabasePlace(ABC):
     def check_there(self) -> None:
         """Raise ``OperatorError`` if there is no database."""
 
+    @abstractmethod
+    def revision(self) -> str:
+        """Return the revision of the database.
+
+        Raises ``OperatorError`` if there is none, or if this program cannot use or upgrade it.
+        """
+
 
 class SqlitePlace(DatabasePlace):
     """A SQLite file in the data directory. For ``open`` the caller holds the lock of the directory."""
@@ -74,6 +82,9 @@ class SqlitePlace(DatabasePlace):
 
     def check_there(self) -> None:
         check_there(self._path)
+
+    def revision(self) -> str:
+        return self.read(lambda connection: revision(connection, self._path))
 
 
 class PostgresPlace(DatabasePlace):
@@ -101,3 +112,6 @@ class PostgresPlace(DatabasePlace):
 
     def check_there(self) -> None:
         self.read(lambda _connection: None)
+
+    def revision(self) -> str:
+        return str(self.read(lambda connection: schema.revision(connection, str(self._url))))

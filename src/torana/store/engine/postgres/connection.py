@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 #: The oldest supported version, as ``server_version_num``.
 OLDEST = 140_000
 
+#: The cure for missing rights, and their error.
+OWN = "let the user own the database: ALTER DATABASE ... OWNER TO ..."
+_NO_RIGHTS = "42501"
+
 #: Settings of each session. The server ends the session of a client that has stopped, or whose network is gone:
 #: it must not hold locks for long.
 _SESSION = {
@@ -117,7 +121,8 @@ class PostgresUrl:
     def unusable(self, error: BaseException | None) -> DatabaseUnusable:
         """Return the error for a database that cannot be opened."""
         reason = " ".join(str(error).split()) or type(error).__name__
-        return DatabaseUnusable(f"the PostgreSQL database {self} cannot be used: {reason}")
+        cure = f"; {OWN}" if getattr(error, "sqlstate", None) == _NO_RIGHTS else ""
+        return DatabaseUnusable(f"the PostgreSQL database {self} cannot be used: {reason}{cure}")
 
 
 def _import() -> Any:

@@ -18,6 +18,7 @@ from torana.store.engine.database import Database, QueuedJob, do_nothing
 from torana.store.engine.postgres.announcements import follow_announcements
 from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.replicas import renew
+from torana.store.engine.postgres.schema import Prepare, prepare
 from torana.store.engine.postgres.writer import Writer, may_succeed
 from torana.store.engine.tables import memory_words, message_words, metadata
 
@@ -71,11 +72,12 @@ class PostgresDatabase(Database):
         url: PostgresUrl,
         purpose: str = "gateway",
         replicated: bool = False,
+        prepare: Prepare = prepare,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the right to write, and create or upgrade the tables. See ``Writer``."""
+        """Take the right to write, and create or upgrade the tables by ``prepare``. See ``Writer``."""
         super().__init__(monotonic=monotonic)
-        self._writer = Writer(url, purpose=purpose, replicated=replicated)
+        self._writer = Writer(url, purpose=purpose, replicated=replicated, prepare=prepare)
         if replicated:
             self.replica = self._writer.replica
             self.announcements = partial(follow_announcements, url, self.replica)

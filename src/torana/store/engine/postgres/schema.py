@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,6 +17,9 @@ from torana.store.engine.tables import metadata
 
 #: The first half of the keys of Torana's advisory locks: "tora" in ASCII.
 LOCK_SPACE = 0x746F7261
+
+#: The table that marks an unfinished copy of another database.
+UNFINISHED_COPY = "unfinished_copy"
 
 #: Seconds without a committed transaction after which another replica may take over.
 LEASE = 8
@@ -34,40 +39,52 @@ CREATE TABLE replicas (
 #: Delete the leases of replicas that have ended; a holder is ``<replica>#<account>``.
 FREE_ACCOUNTS = "DELETE FROM leases WHERE split_part(holder, '#', 1) NOT IN (SELECT id FROM replicas)"
 
+#: Creates or upgrades the tables of a connection; the text names the database in errors.
+Prepare: TypeAlias = Callable[[Connection, str], None]
+
 _VERSION_TABLE = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
 
 _log = logging.getLogger(__name__)
 
 
-def prepare(connection: Connection, target: str, *, alone: bool) -> None:
+def prepare(connection: Connection, target: str) -> None:
     """Create the tables or upgrade them to ``HEAD``, in the connection's transaction, which writes alone.
 
-    ``target`` names the database in errors, and ``alone`` states that no other process uses it. Raises
-    ``DatabaseUnusable`` and ``DatabaseTooNew``, and ``DatabaseBusy`` if the running replicas of an older
-    version cannot work with the upgraded tables.
+    ``target`` names the database in errors. Raises ``DatabaseUnusable`` and ``DatabaseTooNew``.
     """
     check_server(connection, target)
     current = revision(connection, target)
     if current is None:
         create_tables(connection)
     elif current != HEAD:
-        if not alone and not is_additive(current, POSTGRES_MIGRATIONS):
-            raise DatabaseBusy(
-                f"the PostgreSQL database {target} is used by replicas of an older version, which cannot work "
-                f"with its tables after the upgrade to revision {HEAD}. Stop them, then start this version"
-            )
         run_migrations(connection, "head", POSTGRES_MIGRATIONS)
         _log.info("database_upgraded", extra={"from": current, "to": HEAD})
 
 
-def revision(connection: Connection, target: str) -> str | None:
+def check_upgrade(connection: Connection, target: str) -> None:
+    """Raise ``DatabaseBusy`` if running replicas of an older version cannot work with upgraded tables."""
+    current = revision(connection, target)
+    if current not in (None, HEAD) and not is_additive(current, POSTGRES_MIGRATIONS):
+        raise DatabaseBusy(
+            f"the PostgreSQL database {target} is used by replicas of an older version, which cannot work "
+            f"with its tables after the upgrade to revision {HEAD}. Stop them, then start this version"
+        )
+
+
+def revision(connection: Connection, target: str, *, unfinished: bool = False) -> str | None:
     """Return the revision of the tables; None if there are none.
 
-    Raises ``DatabaseTooNew`` for an unknown revision, and ``DatabaseUnusable`` for another program's tables.
+    Raises ``DatabaseTooNew`` for an unknown revision, and ``DatabaseUnusable`` for another program's tables. An
+    unfinished copy raises it too, unless ``unfinished``.
     """
     tables = sa.inspect(connection).get_table_names()
     if not tables:
         return None
+    if UNFINISHED_COPY in tables and not unfinished:
+        raise DatabaseUnusable(
+            f"the PostgreSQL database {target} is an unfinished copy. Continue it with `torana database copy "
+            "--to postgresql`, or name another database with TORANA_DATABASE_URL"
+        )
     if not {"alembic_version", "turns", "memories"}.issubset(tables):
         raise DatabaseUnusable(
             f"the PostgreSQL database {target} has tables of another program; create a database for Torana "

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from torana import __version__
 from torana.errors import DatabaseUnusable
 from torana.store.engine.migrate import HEAD
-from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.connection import OWN, PostgresUrl
 from torana.store.engine.postgres.reading import read_database
 from torana.store.engine.postgres.replicas import list_replicas
 from torana.store.engine.postgres.schema import check_server, revision
@@ -54,10 +54,7 @@ def _describe(connection: Connection, target: str, now: Callable[[], datetime]) 
     ahead = (clock - before - (now() - before) / 2).total_seconds()
     current = revision(connection, target)
     if current is None and not may_create:
-        raise DatabaseUnusable(
-            f"the user of {target} may not create tables; let the user own the database: "
-            "ALTER DATABASE ... OWNER TO ..."
-        )
+        raise DatabaseUnusable(f"the user of {target} may not create tables; {OWN}")
     standbys, unsafe = _describe_standbys(connection, commit)
     others = _other_versions(connection) if current == HEAD else ""
     faults = [

@@ -25,7 +25,14 @@ from torana import __version__
 from torana.errors import DatabaseBusy, StoreUnavailable, TakenOver
 from torana.messages import new_id
 from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
-from torana.store.engine.postgres.schema import FREE_ACCOUNTS, LEASE, LOCK_SPACE, prepare
+from torana.store.engine.postgres.schema import (
+    FREE_ACCOUNTS,
+    LEASE,
+    LOCK_SPACE,
+    Prepare,
+    check_upgrade,
+    prepare,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -71,8 +78,8 @@ _log = logging.getLogger(__name__)
 class Writer:
     """The right to write, with its connection. Used by one thread."""
 
-    def __init__(self, url: PostgresUrl, *, purpose: str, replicated: bool) -> None:
-        """Take the lock, create or upgrade the tables, and register this process.
+    def __init__(self, url: PostgresUrl, *, purpose: str, replicated: bool, prepare: Prepare = prepare) -> None:
+        """Take the lock, create or upgrade the tables by ``prepare``, and register this process.
 
         With ``replicated`` other replicas may use the database at the same time. Raises ``DatabaseBusy`` with
         the holder of the lock, ``DatabaseUnusable`` or ``DatabaseTooNew``.
@@ -80,6 +87,7 @@ class Writer:
         self._url = url
         self._purpose = purpose
         self._replicated = replicated
+        self._prepare = prepare
         #: The id of this process among those that use the database.
         self.replica = new_id("rep")
         self._pid: int | None = None
@@ -160,7 +168,9 @@ class Writer:
             try:
                 with self.engine.begin() as connection:
                     connection.exec_driver_sql(_WRITE)
-                    prepare(connection, str(self._url), alone=self._alone)
+                    if not self._alone:
+                        check_upgrade(connection, str(self._url))
+                    self._prepare(connection, str(self._url))
                     if self._alone:  # the other processes have ended, whatever their leases say
                         connection.exec_driver_sql("DELETE FROM replicas")
                     name = f"{self._purpose} on {socket.gethostname()}"

@@ -1,0 +1,1 @@
+"""Copy a whole database into another one, SQLite or PostgreSQL."""
