@@ -144,7 +144,7 @@ class Config(uvicorn.Config):
 
 
 class _OriginServer:
-    """Wraps an application with the rules of RFC 9112 that uvicorn does not enforce, and sends bodies in pieces.
+    """Wraps an application with the rules of RFC 9112 that uvicorn does not enforce; sends bodies in pieces.
 
     A target in absolute form becomes a path, and its authority replaces ``Host`` (3.2.2). A request with two
     lengths may be request smuggling, so its connection is closed after the response (6.1).

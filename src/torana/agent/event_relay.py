@@ -25,9 +25,8 @@ from torana.agent.text import PARAGRAPH, text_of, whole
 from torana.errors import ModelResponseTooLarge
 from torana.messages import EventType
 
-
-#: The thinking and the tool calls of a turn may have this many times the bytes of its text: a model that reasons
-#: and writes files needs them.
+#: The thinking and the tool calls of a turn may have this many times the bytes of its text: a model that
+#: reasons and writes files needs them.
 HIDDEN_SHARE = 4
 
 _Hidden: TypeAlias = ThinkingPart | ThinkingPartDelta | ToolCallPart | ToolCallPartDelta
@@ -120,13 +119,13 @@ class Watch:
 
 def _too_large(what: str, limit: str) -> ModelResponseTooLarge:
     return ModelResponseTooLarge(
-        f"The {what} of the model's responses are together larger than {limit}, and the turn was stopped. Ask for "
-        "less at once, use another model, or raise the setting."
+        f"The {what} of the model's responses are together larger than {limit}, and the turn was stopped. Ask "
+        "for less at once, use another model, or raise the setting."
     )
 
 
 def _stored(piece: _Hidden) -> int:
-    """Return the size in bytes of what is stored of a piece: also a signature, for which no one is charged."""
+    """Return the size in bytes of what is stored of a piece: also a signature, which is not charged."""
     match piece:
         case ThinkingPart(signature=signature) | ThinkingPartDelta(signature_delta=signature):
             return _size(piece) + len(signature or "")

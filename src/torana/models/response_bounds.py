@@ -58,8 +58,8 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
     """Make this model refuse responses of more than ``max_bytes`` and correct implausible usage.
 
     A request then raises ``ModelResponseTooLarge``; a stream raises it as soon as the limit is exceeded, and
-    the connection is closed. A response of the wrong shape raises ``UnexpectedModelBehavior``. A long model name
-    is cut.
+    the connection is closed. A response of the wrong shape raises ``UnexpectedModelBehavior``. A long model
+    name is cut.
     """
     request, request_stream = model.request, model.request_stream
 

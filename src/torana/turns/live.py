@@ -192,7 +192,7 @@ class LiveTurns:
         _log.info("turn_ended", extra=_summary(ended))
 
     def forget(self, turn_ids: Iterable[str]) -> None:
-        """Remove turns that another replica has cancelled and deleted, and give their waiting callers an error."""
+        """Remove turns that another replica has deleted, and give their waiting callers an error."""
         for turn_id in turn_ids:
             one = self._live.get(turn_id)
             if one is not None and one.task is None:

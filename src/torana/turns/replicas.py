@@ -29,9 +29,9 @@ _log = logging.getLogger(__name__)
 class ReplicaWatch:
     """Renews the lease of this replica, and does for shared turns what a single process does in memory.
 
-    It ends the waits for turns that another replica has ended or deleted, cancels turns and continues approvals that
-    another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica has
-    ended, the turns of that replica are recovered as after a crash.
+    It ends the waits for turns that another replica has ended or deleted, cancels turns and continues approvals
+    that another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica
+    has ended, the turns of that replica are recovered as after a crash.
     """
 
     def __init__(

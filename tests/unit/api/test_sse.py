@@ -81,9 +81,7 @@ async def no_slot() -> AsyncGenerator[None]:
 
 
 def stream_of(turns: FakeTurns, *, keep_alive: float = 60, slot: Any = no_slot, **more: Any) -> EventStream:
-    return EventStream(
-        cast("Turns", turns), turn(), request_id="r", keep_alive=keep_alive, slot=slot, **more
-    )
+    return EventStream(cast("Turns", turns), turn(), request_id="r", keep_alive=keep_alive, slot=slot, **more)
 
 
 def frames(turns: FakeTurns, *, keep_alive: float = 60) -> AsyncGenerator[str]:

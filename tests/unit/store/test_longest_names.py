@@ -55,9 +55,7 @@ async def test_longest_names_of_a_turn_fit_into_the_indexes(
 
     await database.run(run_turn)
     spent = await database.run(
-        lambda connection: spending.sums_by(
-            connection, "model", first="2026-03-02", last="2026-03-02", limit=9
-        )
+        lambda connection: spending.sums_by(connection, "model", first="2026-03-02", last="2026-03-02", limit=9)
     )
 
     assert sorted(amount.input_tokens for _, amount in spent if amount.input_tokens) == [7, 7]

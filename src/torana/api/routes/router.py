@@ -12,7 +12,7 @@ from torana.api.responses import NoStoreResponse
 
 
 class NamedRoute(APIRoute):
-    """Notes the template of its path in the state of the request, and what is held until the response is sent."""
+    """Keeps in the state of a request the template of its path, and what is held until its response is sent."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request of the route's path; the state outlives copies of the scope."""
