@@ -69,6 +69,11 @@ def decode(data: bytes, encoding: str) -> str:
     return "".join([*pieces, decoder.decode(b"", final=True)])
 
 
+def cut_to_bytes(text: str, size: int) -> str:
+    """Return the start of the text that has at most ``size`` bytes in UTF-8, with surrogates replaced."""
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
+
+
 def char_class(*parts: str) -> re.Pattern[str]:
     """Return a pattern that matches one character of these parts of the table."""
     return re.compile(f"[{''.join(parts)}]")

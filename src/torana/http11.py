@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -40,6 +41,13 @@ HEAD_SECONDS = 30.0
 
 #: Seconds after which a connection whose client does not read the response may be closed for a new one.
 UNREAD_SECONDS = 30.0
+
+#: Seconds after which a connection is closed if its client has read almost nothing of a long response.
+STALLED_SECONDS = 60.0
+
+#: The maximum number of bytes of a response that are passed on at once. The next ones wait until the client has
+#: read these.
+_PIECE = 64 * 1024
 
 #: Seconds for which an incomplete head, or an incomplete body, does not count as slow.
 YOUNG_HEAD = 1.0
@@ -136,7 +144,7 @@ class Config(uvicorn.Config):
 
 
 class _OriginServer:
-    """Wraps an application with the rules of RFC 9112 that uvicorn does not enforce.
+    """Wraps an application with the rules of RFC 9112 that uvicorn does not enforce; sends bodies in pieces.
 
     A target in absolute form becomes a path, and its authority replaces ``Host`` (3.2.2). A request with two
     lengths may be request smuggling, so its connection is closed after the response (6.1).
@@ -152,6 +160,7 @@ class _OriginServer:
                 scope["headers"].append((b"connection", b"close"))
             if found := _ABSOLUTE.fullmatch(scope["raw_path"]):
                 scope = {**scope, **_origin_form(scope, authority=found[1], path=found[2] or b"/")}
+            send = partial(_send_in_pieces, send)
         await self._app(scope, receive, send)
 
 
@@ -202,6 +211,7 @@ class Protocol(H11Protocol):
     _watchdog: asyncio.TimerHandle | None = None
     _waiting_since = 0.0
     _unread_since: float | None = None
+    _stalled: asyncio.TimerHandle | None = None
     #: The client's address or network, as ``_network`` returns it.
     network = ""
     #: True if the next request waits until the client has read the last response.
@@ -263,21 +273,23 @@ class Protocol(H11Protocol):
             super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Record that the client does not read."""
+        """Record that the client does not read, and close the connection if that lasts."""
         self._unread_since = self.loop.time()
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """Record that the client reads again, and continue with its next request."""
-        self._unread_since = None
+        self._end_stall()
         super().resume_writing()
         if self._next_waits and self.cycle.response_complete:
             self._next_waits = False
             super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time limit for a head."""
+        """Stop the time limits."""
         self._rest()
+        self._end_stall()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -290,6 +302,12 @@ class Protocol(H11Protocol):
             self._rest()
         elif self._watchdog is None:
             self._watchdog = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _end_stall(self) -> None:
+        self._unread_since = None
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _rest(self) -> None:
         if self._watchdog is not None:
@@ -309,6 +327,15 @@ class Protocol(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: an offer of an upgrade may be ignored (RFC 9110, 7.8)."""
+
+
+async def _send_in_pieces(send: Any, message: Mapping[str, Any]) -> None:
+    """Send a message of ASGI; the server waits between the pieces of a body until the client has read them."""
+    body: bytes = message.get("body", b"")
+    while len(body) > _PIECE:
+        await send({**message, "body": body[:_PIECE], "more_body": True})
+        body = body[_PIECE:]
+    await send({**message, "body": body} if "body" in message else message)
 
 
 def _network(client: tuple[str, int] | None) -> str:

@@ -24,6 +24,10 @@ NOTE_MARK = "\n\n[Note from the gateway, not from the user]\n"
 CONTENT_LIMIT = 10_000
 ID_LIMIT = 256
 
+#: The maximum number of bytes of a stored model name. PostgreSQL refuses index rows above 2,704 bytes, and a
+#: row of usage has a user and a channel of ``ID_LIMIT`` characters as well.
+MODEL_NAME_BYTES = 200
+
 #: The number of characters of text files that a model receives with one message.
 FILE_TEXT_LIMIT = 20_000
 

@@ -152,6 +152,18 @@ async def test_response_at_the_limit_is_accepted() -> None:
     assert response.text == "x" * (LIMIT - 100)
 
 
+@pytest.mark.parametrize("name", ["n" * 8_000, "\ud800" + "é" * 4_000])
+async def test_long_name_of_a_model_is_cut(name: str) -> None:
+    said = {"index": 0, "delta": {"content": "hello"}, "finish_reason": "stop"}
+    body = [event(model=name, choices=[said]), b"data: [DONE]\n\n"]
+
+    response = await streamed(lambda _: RawReply(body=body), limit=100_000)
+
+    assert response.text == "hello"
+    assert response.model_name is not None
+    assert 199 <= len(response.model_name.encode()) <= 200
+
+
 async def test_compressed_response_is_refused_unread() -> None:
     bomb = gzip.compress(b"\n" * 10_000_000)
 

@@ -224,6 +224,39 @@ async def test_connection_that_does_not_read_its_response_is_closed(
     assert (await newcomer.read_until()).startswith(b"HTTP/1.1 200")
 
 
+async def test_connection_that_reads_nothing_for_long_is_closed(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http11, "STALLED_SECONDS", 0)
+
+    client = await room.start_response(b"flood")
+
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await client.read(64 << 20)
+
+
+@pytest.mark.parametrize("size", [0, 65_536, 65_537, 200_000])
+async def test_body_is_passed_on_in_pieces(size: int) -> None:
+    body = bytes(number % 251 for number in range(size))
+    sent: list[dict[str, Any]] = []
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def note(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "headers": [], "raw_path": b"/"}
+    await http11.Config(app, most=1).app(scope, None, note)  # type: ignore[operator]
+
+    start, *pieces = sent
+    assert start["type"] == "http.response.start"
+    assert b"".join(piece["body"] for piece in pieces) == body
+    assert max(len(piece["body"]) for piece in pieces) <= 65_536
+    assert [piece["more_body"] for piece in pieces] == [True] * (len(pieces) - 1) + [False]
+
+
 async def test_body_in_many_small_chunks_is_refused(room: Room) -> None:
     client = await room.enter()
     await client.say(CHUNKED % b"body" + SMALL_CHUNK * 1_000)

@@ -26,7 +26,6 @@ from torana.agent.prompt.notes import without_note
 from torana.agent.relayed_model import RelayedModel
 from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run
-from torana.agent.text import text_of
 from torana.errors import TurnLimit
 from torana.limits.prices import Prices
 from torana.messages import Turn
@@ -46,7 +45,7 @@ class Bounds:
     """Limits on the work of one turn; ``tokens`` 0 means no limit.
 
     ``output_tokens`` limits one model response; None leaves the limit to the provider. ``reply_bytes`` limits
-    the text of all responses.
+    the text of all responses, and four times as many bytes their thinking and tool calls.
     """
 
     model_calls: int = 50
@@ -127,12 +126,12 @@ class TurnAgent:
 
         The settled text followed by the emitted deltas is the reply. Raises ``ModelFailed`` if no model
         answered, ``TurnLimit`` if the turn, including its settled steps, reached a limit, and
-        ``ModelResponseTooLarge`` if its text is too long.
+        ``ModelResponseTooLarge`` if its text, or its thinking and tool calls, are too long.
         """
         settled = settled_messages(journal)
         # The turn was accepted: it waits for a database that cannot be reached.
         context = await retry_until_available(partial(self._contexts.of, turn, settled), pause=asyncio.sleep)
-        watch = Watch(emit, said=text_of(settled), max_bytes=self._bounds.reply_bytes)
+        watch = Watch(emit, settled=settled, max_bytes=self._bounds.reply_bytes)
         run = Run(
             turn=turn,
             may_recall=context.may_recall,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from pydantic_ai.messages import (
     AgentStreamEvent,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
+    ModelMessage,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
@@ -20,9 +21,15 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 
-from torana.agent.text import PARAGRAPH, whole
+from torana.agent.text import PARAGRAPH, text_of, whole
 from torana.errors import ModelResponseTooLarge
 from torana.messages import EventType
+
+#: The thinking and the tool calls of a turn may have this many times the bytes of its text: a model that
+#: reasons and writes files needs them.
+HIDDEN_SHARE = 4
+
+_Hidden: TypeAlias = ThinkingPart | ThinkingPartDelta | ToolCallPart | ToolCallPartDelta
 
 
 class Emit(Protocol):
@@ -34,14 +41,18 @@ class Emit(Protocol):
 class Watch:
     """Collects the text of a run from its events, and emits the events that clients may see."""
 
-    def __init__(self, emit: Emit, *, said: str, max_bytes: int) -> None:
-        """``said`` is the text that earlier attempts settled; it is not emitted again.
+    def __init__(self, emit: Emit, *, settled: Sequence[ModelMessage], max_bytes: int) -> None:
+        """``settled`` are the messages of earlier attempts, whose text is not emitted again.
 
-        Text of more than ``max_bytes`` in total raises ``ModelResponseTooLarge``.
+        Text of more than ``max_bytes`` in total raises ``ModelResponseTooLarge``, and so do thinking and tool
+        calls of more than ``HIDDEN_SHARE`` times as many bytes.
         """
+        said = text_of(settled)
         self._emit = emit
         self._max_bytes = max_bytes
         self._bytes = len(said.encode())
+        pieces = (part for message in settled for part in message.parts)
+        self._hidden = sum(_stored(part) for part in pieces if isinstance(part, ThinkingPart | ToolCallPart))
         #: Bytes of thinking and of tool calls in the current answer, for which a provider charges.
         self.unsaid = 0
         self._pieces = [said] if said else []
@@ -73,6 +84,7 @@ class Watch:
                 | PartDeltaEvent(delta=(ThinkingPartDelta() | ToolCallPartDelta()) as piece)
             ):
                 self.unsaid += _size(piece)
+                self._hide(piece)
             case FunctionToolCallEvent(part=call):
                 self.unsaid = 0  # the answer is whole
                 self._emit("tool.started", {"callId": call.tool_call_id, "tool": call.tool_name})
@@ -94,16 +106,34 @@ class Watch:
             text, self._gap = self._gap + text, ""
             self._bytes += len(text.encode())
             if self._bytes > self._max_bytes:
-                raise ModelResponseTooLarge(
-                    f"The texts of the model's responses are together larger than {self._max_bytes} bytes "
-                    "(TORANA_MAX_RESPONSE_BYTES), and the turn was stopped. Ask for less at once, use another "
-                    "model, or raise the setting."
-                )
+                raise _too_large("texts", f"{self._max_bytes} bytes (TORANA_MAX_RESPONSE_BYTES)")
             self._pieces.append(text)
             self._emit("message.delta", {"text": text})
 
+    def _hide(self, piece: _Hidden) -> None:
+        self._hidden += _stored(piece)
+        if self._hidden > HIDDEN_SHARE * self._max_bytes:
+            limit = f"{HIDDEN_SHARE} times {self._max_bytes} bytes (TORANA_MAX_RESPONSE_BYTES)"
+            raise _too_large("thoughts and tool calls", limit)
 
-def _size(piece: ThinkingPart | ThinkingPartDelta | ToolCallPart | ToolCallPartDelta) -> int:
+
+def _too_large(what: str, limit: str) -> ModelResponseTooLarge:
+    return ModelResponseTooLarge(
+        f"The {what} of the model's responses are together larger than {limit}, and the turn was stopped. Ask "
+        "for less at once, use another model, or raise the setting."
+    )
+
+
+def _stored(piece: _Hidden) -> int:
+    """Return the size in bytes of what is stored of a piece: also a signature, which is not charged."""
+    match piece:
+        case ThinkingPart(signature=signature) | ThinkingPartDelta(signature_delta=signature):
+            return _size(piece) + len(signature or "")
+        case _:
+            return _size(piece)
+
+
+def _size(piece: _Hidden) -> int:
     """Return the size in bytes of a piece of thinking or of a tool call."""
     match piece:
         case ThinkingPart(content=text) | ThinkingPartDelta(content_delta=text):

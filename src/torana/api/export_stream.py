@@ -56,6 +56,7 @@ async def _write_export(
     yield head(session, form)
     try:
         async for page in pages:
-            yield "".join(format_message(message, form) for message in page)
+            for message in page:
+                yield format_message(message, form)
     except GatewayError as error:
         raise ResponseAborted(error.detail) from error

@@ -100,3 +100,7 @@ class Services:
     uploads: UploadSlots = field(default_factory=UploadSlots)
     #: Searches at a time: each may occupy a thread for a second.
     searches: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
+    #: Lists of the calls of a turn at a time: each may occupy a thread, too.
+    call_lists: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
+    #: Long responses at a time: each may occupy some 12 MB until the client has read it.
+    long_responses: FairSlots = field(default_factory=lambda: FairSlots(total=64, per_user=4))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from pydantic.alias_generators import to_camel
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from torana.api.long_responses import LONG
 from torana.api.negotiation import EVENTS
 from torana.api.problems import body_of, error_from
 from torana.api.schemas.approvals import ApprovalBody
@@ -40,9 +42,12 @@ class EventStream(StreamingResponse):
         headers: Mapping[str, str] | None = None,
         after: str | None = None,
         cancel_when_left: bool = False,
+        slot: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
+        """``slot`` returns a slot for a long response, which is held while a long event is sent."""
         self._turns = turns
-        self._turn = turn
+        self._turn = replace(turn, reply=None)  # not kept for a client that does not read
+        self._slot = slot
         self._request_id = request_id
         self._keep_alive = keep_alive
         self._cancel_when_left = cancel_when_left
@@ -70,7 +75,9 @@ class EventStream(StreamingResponse):
                     yield ": keep-alive\n\n"
                     continue
                 event, upcoming = upcoming.result(), None
-                yield _frame(event, await _data(self._turns, self._turn, event, self._request_id))
+                data = await _data(self._turns, self._turn, event, self._request_id)
+                async with self._slot() if _is_long(data) else nullcontext():
+                    yield _frame(event, data)
                 if event.type == "approval.required":  # the client can approve it now
                     self._turns.approvals.note_streamed(event.data["id"])
         except (StopAsyncIteration, GatewayError):  # an error after the start ends the stream
@@ -103,6 +110,10 @@ async def _arguments(turns: Turns, turn: Turn, approval_id: str) -> Mapping[str,
     except NotFound:  # the call was asked again
         return {to_camel(name): None for name in names}
     return ApprovalBody.model_validate(approval).model_dump(mode="json", include=set(names))
+
+
+def _is_long(data: Mapping[str, Any]) -> bool:
+    return sum(len(str(value)) for value in data.values()) > LONG
 
 
 def _frame(event: TurnEvent, data: Mapping[str, Any]) -> str:

@@ -262,8 +262,8 @@ class Settings(BaseModel):
         le=1_073_741_824,
         description=(
             "The maximum number of bytes of text, thinking and tool calls in one model "
-            "response, and of text in all responses of a turn. A larger response is cut off, and its turn "
-            "fails."
+            "response, and of text in all responses of a turn. Their thinking and tool calls may have four "
+            "times as many together. A larger response is cut off, and its turn fails."
         ),
     )
     wait: Whole = Field(

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from torana.characters import cut_to_bytes
 from torana.limits.request_parts import parts_of
-from torana.messages import MICRO, Usage
+from torana.messages import MICRO, MODEL_NAME_BYTES, Usage
 
 if TYPE_CHECKING:  # importing it takes a second
     from pydantic_ai.messages import ModelResponse
@@ -73,7 +74,7 @@ class Prices:
 
     def usage(self, responses: Sequence[ModelResponse]) -> Usage:
         """Return the usage and cost of responses; the cost is 0 for a model without a known price."""
-        shares = [(response.model_name or "", self._usage_of(response)) for response in responses]
+        shares = [(_cause(response), self._usage_of(response)) for response in responses]
         return Usage(
             input_tokens=sum(used.input_tokens for _, used in shares),
             output_tokens=sum(used.output_tokens for _, used in shares),
@@ -122,6 +123,11 @@ class Prices:
         if price is None:
             self._unpriced.add(name)
         return price
+
+
+def _cause(response: ModelResponse) -> str:
+    """Return the name under which the usage of a response is stored; that of several models can be long."""
+    return cut_to_bytes(response.model_name or "", MODEL_NAME_BYTES)
 
 
 def _library_price(name: str, input_tokens: int, output_tokens: int) -> float | None:

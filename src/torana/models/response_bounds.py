@@ -26,8 +26,10 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.usage import RequestUsage
 
+from torana.characters import cut_to_bytes
 from torana.errors import ModelResponseTooLarge
 from torana.json_bounds import count_values
+from torana.messages import MODEL_NAME_BYTES
 from torana.models.failures import MISSHAPEN
 
 #: Default maximum bytes of text, thinking and tool calls in one response.
@@ -56,7 +58,8 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
     """Make this model refuse responses of more than ``max_bytes`` and correct implausible usage.
 
     A request then raises ``ModelResponseTooLarge``; a stream raises it as soon as the limit is exceeded, and
-    the connection is closed. A response of the wrong shape raises ``UnexpectedModelBehavior``.
+    the connection is closed. A response of the wrong shape raises ``UnexpectedModelBehavior``. A long model
+    name is cut.
     """
     request, request_stream = model.request, model.request_stream
 
@@ -71,7 +74,7 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
             meter.add_part(part)
         meter.check_metadata(response)
         _check_values(response)
-        return replace(response, usage=plausible(response.usage))
+        return replace(_with_short_name(response), usage=plausible(response.usage))
 
     @asynccontextmanager
     async def stream_bounded(*arguments: Any, **options: Any) -> AsyncGenerator[StreamedResponse]:
@@ -82,7 +85,9 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
             except MISSHAPEN as error:
                 raise _misshapen(error) from error
             events = stream._get_event_iterator  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            get = stream.get
             vars(stream)["_get_event_iterator"] = lambda: _bounded(stream, events(), _Meter(max_bytes))
+            vars(stream)["get"] = lambda: _with_short_name(get())
             yield stream
 
     # Set on this object: its class is not changed.
@@ -168,6 +173,13 @@ async def _bounded(
         _correct_usage(stream)
     meter.check_metadata(stream)
     _check_values(stream.get())
+
+
+def _with_short_name(response: ModelResponse) -> ModelResponse:
+    """Return the response with a model name that can be stored."""
+    name = cast("object", response.model_name)
+    short = cut_to_bytes(name, MODEL_NAME_BYTES) if isinstance(name, str) else None
+    return response if short == name else replace(response, model_name=short)
 
 
 def _correct_usage(stream: StreamedResponse) -> None:

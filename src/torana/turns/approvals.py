@@ -31,6 +31,11 @@ _LOOK = 60.0
 _NOBODY = "it needs approval, and there is no person to ask"
 _NO_ANSWER = "it needs approval, and no answer came in time"
 
+_ELSEWHERE = (
+    "Another replica runs the turn, and only that one can check changed arguments. Send the decision to it, or "
+    "approve the call without changed arguments."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -240,7 +245,7 @@ class Approvals:
     async def _check(self, approval: Approval, arguments: Mapping[str, Any]) -> None:
         waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
         if waiting is None:
-            raise NotWaiting
+            raise NotWaiting(None if self._database.replica is None else _ELSEWHERE)
         await waiting.question.check(arguments)
 
     async def _complete_decision(self, work: Work[Approval]) -> Approval:

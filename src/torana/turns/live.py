@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
-from torana.errors import GatewayError, QueueFull, StoreUnavailable
+from torana.errors import Erased, GatewayError, QueueFull, StoreUnavailable
 from torana.limits.request_tokens import RequestTokens
 from torana.measurements import Measurements
 from torana.messages import Turn
@@ -194,6 +194,17 @@ class LiveTurns:
             except Exception:  # noqa: BLE001 - an error in a listener must not stop the session
                 _log.exception("turn_end_listener_failed")
         _log.info("turn_ended", extra=_summary(ended))
+
+    def forget(self, turn_ids: Iterable[str]) -> None:
+        """Remove turns that another replica has deleted, and give their waiting callers an error."""
+        for turn_id in turn_ids:
+            one = self._live.get(turn_id)
+            if one is not None and one.task is None:
+                del self._live[turn_id]
+                one.abandon(Erased(f"the turn {turn_id!r} was erased"))
+                self.log.append(turn_id, "turn.failed", {})
+                self.log.forget(turn_id)
+                self.activity.publish_turn("turn.ended", one.turn, state="cancelled", error=None)
 
     def block(self, session_id: str) -> None:
         """Mark a session as blocked, and give its waiting callers and event streams an error."""

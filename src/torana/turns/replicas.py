@@ -39,10 +39,10 @@ _log = logging.getLogger(__name__)
 class ReplicaWatch:
     """Renews the lease of this replica, and does for shared turns what a single process does in memory.
 
-    It ends the waits for turns that another replica has ended, cancels turns and continues approvals that
-    another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica has
-    ended, the turns of that replica are recovered as after a crash. It checks every second, and at once when
-    another replica announces a change.
+    It ends the waits for turns that another replica has ended or deleted, cancels turns and continues approvals
+    that another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica
+    has ended, the turns of that replica are recovered as after a crash. It checks every second, and at once
+    when another replica announces a change.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class ReplicaWatch:
 
         changes, ended = await self._database.run(look)
         live.end(changes.ended, elsewhere=True)
+        live.forget(changes.deleted)
         for turn_id in changes.stopped:
             self._runner.cancel(turn_id)
         for call in changes.decided:

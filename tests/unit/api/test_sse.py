@@ -1,7 +1,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -74,8 +74,14 @@ DELTA = event(2, "message.delta", text="a\nb é\u2028")
 DONE = event(3, "turn.completed")
 
 
-def stream_of(turns: FakeTurns, *, keep_alive: float = 60, **more: Any) -> EventStream:
-    return EventStream(cast("Turns", turns), turn(), request_id="r", keep_alive=keep_alive, **more)
+@asynccontextmanager
+async def no_slot() -> AsyncGenerator[None]:
+    raise AssertionError("a short event needs no slot")
+    yield
+
+
+def stream_of(turns: FakeTurns, *, keep_alive: float = 60, slot: Any = no_slot, **more: Any) -> EventStream:
+    return EventStream(cast("Turns", turns), turn(), request_id="r", keep_alive=keep_alive, slot=slot, **more)
 
 
 def frames(turns: FakeTurns, *, keep_alive: float = 60) -> AsyncGenerator[str]:
@@ -108,6 +114,27 @@ async def test_last_event_of_failed_turn_contains_problem():
     [last] = await all_of(frames(FakeTurns(event(2, "turn.failed"), end=failed)))
     data = json.loads(last.split("data: ")[1])
     assert (data["status"], data["code"], data["detail"], data["requestId"]) == (502, "model_failed", "no", "r")
+
+
+@pytest.mark.parametrize("last", [event(3, "message.snapshot", text="x" * 20_001), DONE])
+async def test_slot_is_held_while_a_long_event_is_sent(last: TurnEvent):
+    held: list[str] = []
+
+    @asynccontextmanager
+    async def slot() -> AsyncGenerator[None]:
+        held.append("held")
+        yield
+        held.append("released")
+
+    turns = FakeTurns(DELTA, last, DELTA, end=turn(reply="x" * 20_001))
+    stream = cast("AsyncIterator[str]", stream_of(turns, slot=slot).body_iterator)
+
+    await anext(stream)
+    assert held == []
+    await anext(stream)
+    assert held == ["held"]
+    await anext(stream)
+    assert held == ["held", "released"]
 
 
 async def test_silence_is_filled_with_comments_without_losing_events():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Generator
 from contextlib import aclosing, closing
 from functools import partial
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from tests.postgres import CuttingProxy, PostgresServer
 
 from torana.errors import ConfigInvalid, DatabaseBusy, DatabaseTooNew, DatabaseUnusable, StoreUnavailable
@@ -99,6 +100,16 @@ async def test_failing_transaction_rolls_back_only_itself(database: PostgresData
 
     assert [type(outcome) for outcome in outcomes] == [str, ValueError, IntegrityError, str]
     assert await database.run(read) == ["first", "last"]
+
+
+async def test_row_above_a_limit_of_the_server_is_an_error_of_its_transaction_alone(
+    database: PostgresDatabase,
+) -> None:
+    with pytest.raises(OperationalError, match="index row"):
+        await database.run(partial(note, text=os.urandom(8_000).hex()))
+
+    assert await database.writable()
+    assert await database.run(read) == []
 
 
 async def test_nul_is_dropped_from_texts(database: PostgresDatabase) -> None:

@@ -274,6 +274,9 @@ async def test_resumed_turn_finds_decision_made_while_gateway_was_down(
 
     with pytest.raises(NotWaiting):
         await elsewhere.decide("gateway", turn.id, "c1", replace(YES, arguments={"amount": 1}), act)
+    database.replica = "another"
+    with pytest.raises(NotWaiting, match="Another replica runs the turn"):
+        await elsewhere.decide("gateway", turn.id, "c1", replace(YES, arguments={"amount": 1}), act)
     await elsewhere.decide("gateway", turn.id, "c1", YES, act)
     database.close()
 

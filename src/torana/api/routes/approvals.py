@@ -7,11 +7,13 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 
 from torana.api.dependencies import act, current_principal, require_scopes, services_of
+from torana.api.long_responses import LONG, hold_response_slot, hold_slot
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import INVALID_PAGE, After, Id, Limit, page_size
 from torana.api.request_body import read_body, wrong
 from torana.api.routes.router import new_router
 from torana.api.schemas.approvals import ApprovalBody, ApprovalsBody, DecisionRequest, ToolBody, ToolsBody
+from torana.store.rows.approvals import size_of
 from torana.turns.approvals import Choice
 
 _CallId = Annotated[str, Path(max_length=500, description="The id of the call, from `approval.required`.")]
@@ -27,7 +29,7 @@ router = new_router()
 
 @router.get(
     "/v1/approvals",
-    dependencies=[require_scopes("message", "read", unbound="read")],
+    dependencies=[require_scopes("message", "read", unbound="read"), hold_slot()],
     response_description="A page of open approvals, the newest first.",
     responses=problem_responses({400: INVALID_PAGE}),
     summary="List the tool calls that wait for approval",
@@ -41,7 +43,7 @@ async def list_approvals(request: Request, limit: Limit = "50", after: After = "
 
 @router.get(
     "/v1/approvals/{approval_id}",
-    dependencies=[require_scopes("message", "read")],
+    dependencies=[require_scopes("message", "read"), hold_slot()],
     response_description="The approval.",
     responses=problem_responses({404: "There is no such approval."}),
     summary="Get an approval, open or decided",
@@ -68,6 +70,8 @@ async def decide_by_id(request: Request, approval_id: Id) -> ApprovalBody:
     decided = await services.turns.approvals.decide_by_id(
         principal.view, approval_id, _choice(decision), act(request)
     )
+    if size_of(decided) > LONG:
+        await hold_response_slot(request)
     return ApprovalBody.model_validate(decided)
 
 
@@ -90,6 +94,8 @@ async def decide_approval(request: Request, turn_id: Id, call_id: _CallId) -> Ap
     decided = await services.turns.approvals.decide(
         principal.view, turn_id, call_id, _choice(decision), act(request)
     )
+    if size_of(decided) > LONG:
+        await hold_response_slot(request)
     return ApprovalBody.model_validate(decided)
 
 

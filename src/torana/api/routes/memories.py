@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
+from torana.api.long_responses import hold_slot
 from torana.api.openapi import json_body, problem_responses, with_headers
 from torana.api.parameters import RATE_LIMITED, After, Id, Limit, page_size
 from torana.api.request_body import read_body
@@ -53,7 +54,7 @@ router = new_router()
 
 @router.get(
     _PLACE,
-    dependencies=[require_scopes("memory")],
+    dependencies=[require_scopes("memory"), hold_slot()],
     response_description="A page of current memories: the newest first, or the best matches first.",
     responses=problem_responses(
         {

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
 
 from torana.api.files import BODY_LIMIT, name_files, parse_files
+from torana.api.long_responses import hold_slot_if_long, response_slot
 from torana.api.negotiation import wants_events
 from torana.api.preferences import Preferences, read_key, read_preferences
 from torana.api.problems import error_from
@@ -47,6 +49,7 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
             keep_alive=services.keep_alive,
             headers=response_headers,
             cancel_when_left=preferences.cancel_on_disconnect,
+            slot=partial(response_slot, request),
         )
     return await _plain(request, services, turn, preferences, response_headers)
 
@@ -113,7 +116,7 @@ async def _plain(
     Without a preference for a waiting time, the question of a turn that waits for an approval is an answer too.
     """
     if preferences.respond_async and preferences.wait is None:
-        return _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
+        return await _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
     seconds = services.wait if preferences.wait is None else min(preferences.wait, services.wait)
     if preferences.wait is None and turn.has_ended:
         # The response to a yes or a no is the answer of the turn that asked.
@@ -122,7 +125,7 @@ async def _plain(
         ended = turn if turn.has_ended else await _wait_for_end(request, services, turn, seconds, preferences)
     except TimeoutError:
         if preferences.respond_async:
-            return _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
+            return await _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
         asking = services.turns.live.awaiting_approval(turn.session_id)
         why = f", because a call of {asking} waits for approval (GET v1/turns/{asking})" if asking else ""
         raise WaitExpired(
@@ -137,6 +140,7 @@ async def _plain(
         return NoStoreResponse(AnswerBody.from_waiting(ended).model_dump(mode="json"), headers=response_headers)
     if ended.failure is not None:
         raise error_from(ended.failure, headers=response_headers)
+    ended = await hold_slot_if_long(request, ended)
     return NoStoreResponse(AnswerBody.from_turn(ended).model_dump(mode="json"), headers=response_headers)
 
 
@@ -187,9 +191,10 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def _accepted_response(request: Request, turn: Turn, response_headers: Mapping[str, str]) -> Response:
+async def _accepted_response(request: Request, turn: Turn, response_headers: Mapping[str, str]) -> Response:
     location = _place(turn).removeprefix("v1/" if request.scope["path"].startswith("/v1/") else "")
     headers = {**response_headers, "Location": location, "Retry-After": "1"}
+    turn = await hold_slot_if_long(request, turn)
     return NoStoreResponse(TurnBody.from_turn(turn).model_dump(mode="json"), status_code=202, headers=headers)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
@@ -10,12 +12,13 @@ from torana.api.responses import NoStoreResponse
 
 
 class NamedRoute(APIRoute):
-    """Notes the template of its path in the state of the request."""
+    """Keeps in the state of a request the template of its path, and what is held until its response is sent."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request of the route's path; the state outlives copies of the scope."""
         scope["state"]["route"] = self.path
-        await super().handle(scope, receive, send)
+        async with AsyncExitStack() as scope["state"]["held"]:
+            await super().handle(scope, receive, send)
 
 
 def new_router() -> APIRouter:

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
+from torana.api.long_responses import hold_slot
 from torana.api.openapi import json_body, problem_responses, with_headers
 from torana.api.parameters import After, Id, Limit, page_size
 from torana.api.request_body import named_user, one_of, read_body
@@ -37,7 +38,7 @@ router = new_router()
 
 @router.get(
     _PLACE,
-    dependencies=[require_scopes("message", "read", unbound="read")],
+    dependencies=[require_scopes("message", "read", unbound="read"), hold_slot()],
     response_description="A page of schedules, the newest first.",
     responses=problem_responses({400: "`state`, `limit` or `after` is invalid."}),
     summary="List your schedules; the operator sees the schedules of all users",

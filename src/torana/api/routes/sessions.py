@@ -8,6 +8,7 @@ from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
 from torana.api.export_stream import ExportStream, export_answer
+from torana.api.long_responses import hold_slot
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import RATE_LIMITED, After, Id, Limit, page_size
 from torana.api.request_body import one_of, read_body, read_optional_body
@@ -113,7 +114,7 @@ async def change_session(request: Request, session_id: Id) -> SessionBody:
 
 @router.get(
     "/v1/sessions/{session_id}/messages",
-    dependencies=[require_scopes("read")],
+    dependencies=[require_scopes("read"), hold_slot()],
     response_description="A page of messages in this order.",
     responses=problem_responses({400: "`order`, `limit` or `after` is invalid.", 404: _MISSING}),
     summary="List the messages and replies of a session",
@@ -134,7 +135,7 @@ async def session_messages(
 
 @router.get(
     "/v1/sessions/{session_id}/export",
-    dependencies=[require_scopes("read")],
+    dependencies=[require_scopes("read"), hold_slot()],
     status_code=200,
     response_class=ExportStream,
     responses=problem_responses({400: "`format` is invalid.", 404: _MISSING}) | {200: export_answer()},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
+from torana.api.long_responses import hold_slot, hold_slot_if_long, response_slot
 from torana.api.openapi import events_answer, problem_responses
 from torana.api.parameters import (
     INVALID_PAGE,
@@ -88,7 +90,7 @@ async def turns(
 async def turn(request: Request, turn_id: Id) -> TurnBody:
     services = services_of(request)
     view = current_principal(request).view
-    found = await services.turns.reader.get(view, turn_id)
+    found = await hold_slot_if_long(request, await services.turns.reader.get(view, turn_id))
     approvals = await services.turns.approvals.open_of(view, turn_id) if found.state == "waiting" else ()
     return TurnBody.from_turn(found, approvals)
 
@@ -112,7 +114,7 @@ async def turn_steps(request: Request, turn_id: Id, limit: Limit = "50", after: 
 
 @router.get(
     "/v1/turns/{turn_id}/calls",
-    dependencies=[require_scopes("message", "read", unbound="read")],
+    dependencies=[require_scopes("message", "read", unbound="read"), hold_slot()],
     response_description="A page of calls, in order.",
     responses=problem_responses(_PROBLEMS | {400: INVALID_PAGE}),
     summary="List the tool calls of a turn with their arguments, results and approvals",
@@ -121,10 +123,14 @@ async def turn_steps(request: Request, turn_id: Id, limit: Limit = "50", after: 
 )
 async def turn_calls(request: Request, turn_id: Id, limit: Limit = "50", after: After = "") -> CallsBody:
     place = read_cursor(after or None, NUMBER_KEY) or 0
-    calls = await services_of(request).turns.reader.calls(current_principal(request).view, turn_id)
-    behind = list(enumerate(calls))[place:]
-    page = cut(behind, page_size(limit), lambda item: item[0] + 1, NUMBER_KEY, size=lambda item: item[1].size)
-    return CallsBody(items=[CallBody.model_validate(call) for _, call in page.items], next=page.next)
+    services, principal = services_of(request), current_principal(request)
+    async with services.call_lists.slot(principal.sharer):
+        calls = await services.turns.reader.calls(principal.view, turn_id)
+        behind = list(enumerate(calls))[place:]
+        page = cut(
+            behind, page_size(limit), lambda item: item[0] + 1, NUMBER_KEY, size=lambda item: item[1].size
+        )
+        return CallsBody(items=[CallBody.model_validate(call) for _, call in page.items], next=page.next)
 
 
 @router.get(
@@ -149,6 +155,7 @@ async def turn_events(
         request_id=request.state.request_id,
         keep_alive=services.keep_alive,
         after=last_event_id or after or None,
+        slot=partial(response_slot, request),
     )
 
 
@@ -161,7 +168,9 @@ async def turn_events(
 )
 async def cancel_turn(request: Request, turn_id: Id) -> TurnBody:
     view = current_principal(request).view
-    return TurnBody.from_turn(await services_of(request).turns.cancel(view, turn_id, act=oversight(request)))
+    turns = services_of(request).turns
+    ended = await hold_slot_if_long(request, await turns.cancel(view, turn_id, act=oversight(request)))
+    return TurnBody.from_turn(ended)
 
 
 @router.post(

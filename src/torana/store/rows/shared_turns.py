@@ -20,6 +20,8 @@ class Changes:
 
     #: Turns that this replica waits for and that have ended.
     ended: list[Turn]
+    #: Ids of turns that this replica waits for and that were deleted.
+    deleted: list[str]
     #: Ids of turns that this replica runs and that are to be cancelled.
     stopped: list[str]
     #: Turn, step and call of each decided approval of the turns that this replica runs.
@@ -39,11 +41,19 @@ def read_changes(connection: Connection, waited: Collection[str], *, hold: bool)
         ended=[turn_of(row) for row in connection.execute(_ENDED, {"ids": list(waited)}).mappings()]
         if waited
         else [],
+        deleted=_list_deleted(connection, waited),
         stopped=list(connection.execute(_STOPPED).scalars()),
         decided=[(turn, step, call) for turn, step, call in connection.execute(_DECIDED)],
         claimed=[] if hold else claim_all(connection),
         abandoned=connection.execute(_ABANDONED).scalar_one(),
     )
+
+
+def _list_deleted(connection: Connection, waited: Collection[str]) -> list[str]:
+    if not waited:
+        return []
+    found = set(connection.execute(_FOUND, {"ids": list(waited)}).scalars())
+    return [turn_id for turn_id in waited if turn_id not in found]
 
 
 def requeue(connection: Connection) -> None:
@@ -129,9 +139,9 @@ _active_in_session = sa.exists().where(_other.c.session_id == turns.c.session_id
 _ALL_UNFINISHED = (
     sa.select(turns).where(unfinished, ~_active_in_session).order_by(turns.c.session_id, turns.c.seq)
 )
-_ENDED = sa.select(turns).where(
-    turns.c.id.in_(sa.bindparam("ids", expanding=True)), turns.c.ended_at.is_not(None)
-)
+_is_waited = turns.c.id.in_(sa.bindparam("ids", expanding=True))
+_ENDED = sa.select(turns).where(_is_waited, turns.c.ended_at.is_not(None))
+_FOUND = sa.select(turns.c.id).where(_is_waited)
 _STOPPED = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica), _is_stopped)
 _RUNNING = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica))
 _DECIDED = sa.select(approvals.c.turn_id, approvals.c.step, approvals.c.call_id).where(

@@ -45,6 +45,9 @@ _IN_USE = (
 #: The error of a statement in a transaction that has failed before, which is a fault of the program.
 _FAILED_BEFORE = "25P02"
 
+#: The class of errors of a statement that exceeds a limit of PostgreSQL, such as the size of an index row.
+_LIMIT_EXCEEDED = "54"
+
 
 @dataclass(frozen=True, slots=True)
 class _Uncertain:
@@ -184,8 +187,11 @@ class PostgresDatabase(Database):
         self._writer.engine.dispose()
 
     def _is_broken(self, error: DBAPIError) -> bool:
+        state: str = getattr(error.orig, "sqlstate", None) or ""
         if isinstance(error, InternalError):
-            return getattr(error.orig, "sqlstate", None) != _FAILED_BEFORE
+            return state != _FAILED_BEFORE
+        if state.startswith(_LIMIT_EXCEEDED):
+            return False
         return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
 
     def _is_unwritable(self, error: BaseException | None) -> bool:

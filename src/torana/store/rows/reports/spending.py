@@ -110,7 +110,8 @@ def _split(amount: SpentAmount, shares: Usage) -> Sequence[tuple[str, SpentAmoun
 
 def _sums(first: str, last: str) -> sa.Select[tuple[int, ...]]:
     sums = [sa.func.coalesce(sa.func.sum(spending.c[name]), 0).label(name) for name in _AMOUNTS]
-    return sa.select(*sums).where(spending.c.day.between(first, last))
+    # PostgreSQL does not accept the collation of a parameter of BETWEEN.
+    return sa.select(*sums).where(spending.c.day >= first, spending.c.day <= last)
 
 
 def _amount_of(row: RowMapping) -> SpentAmount:

@@ -1,0 +1,43 @@
+"""Slots for long responses: each is held from before the response is written until it is sent.
+
+A text of control characters becomes six times as long in JSON, and a client may not read it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
+
+from fastapi import Depends, Request
+
+from torana.api.dependencies import current_principal, services_of
+from torana.messages import Turn
+
+#: The number of characters of text above which a response needs a slot.
+LONG = 20_000
+
+
+def response_slot(request: Request) -> AbstractAsyncContextManager[None]:
+    """Return a slot of the principal, which the caller enters."""
+    return services_of(request).long_responses.slot(current_principal(request).sharer)
+
+
+async def hold_response_slot(request: Request) -> None:
+    """Wait for a slot, and hold it until the response is sent."""
+    held: AsyncExitStack = request.state.held
+    await held.enter_async_context(response_slot(request))
+
+
+def hold_slot() -> Any:
+    """Return the dependency of a path whose responses may be long."""
+    return Depends(hold_response_slot)
+
+
+async def hold_slot_if_long(request: Request, turn: Turn) -> Turn:
+    """Return the turn. One with long texts is dropped while the request waits for a slot, and read again."""
+    if len(turn.content) + len(turn.reply or "") <= LONG:
+        return turn
+    owner, turn_id = turn.owner, turn.id
+    del turn
+    await hold_response_slot(request)
+    return await services_of(request).turns.reader.get(owner, turn_id)
