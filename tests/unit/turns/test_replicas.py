@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 
 import pytest
 import sqlalchemy as sa
@@ -23,21 +23,27 @@ _PATIENCE = 20.0
 
 
 @pytest.fixture
-async def replicas(postgres_url: str) -> AsyncGenerator[list[Turns]]:
-    """Two replicas whose agents end no turn."""
+def databases(postgres_url: str) -> Generator[list[PostgresDatabase]]:
+    """The connections of two replicas."""
     opened = [PostgresDatabase(url=PostgresUrl(postgres_url), replicated=True) for _ in range(2)]
-    started = [turns_over(database, Obedient()) for database in opened]
+    yield opened
+    for database in opened:
+        database.close()
+
+
+@pytest.fixture
+async def replicas(databases: list[PostgresDatabase]) -> AsyncGenerator[list[Turns]]:
+    """Two replicas whose agents end no turn."""
+    started = [turns_over(database, Obedient()) for database in databases]
     for turns in started:
         await turns.start()
     yield started
     for turns in started:
         await turns.stop(grace=0)
-    for database in opened:
-        database.close()
 
 
 async def test_queued_turn_that_another_replica_deleted_leaves_the_memory(
-    replicas: list[Turns], message: Callable[..., Inbound]
+    replicas: list[Turns], databases: list[PostgresDatabase], message: Callable[..., Inbound]
 ) -> None:
     first, second = replicas
     await first.accept(message("runs"))
@@ -46,7 +52,7 @@ async def test_queued_turn_that_another_replica_deleted_leaves_the_memory(
     def delete(connection: Connection) -> None:
         connection.execute(sa.delete(turn_rows).where(turn_rows.c.id == queued.id))
 
-    await first.reader._database.run(delete)
+    await databases[0].run(delete)
 
     with pytest.raises(Erased):
         async with asyncio.timeout(_PATIENCE):
