@@ -247,7 +247,7 @@ async def test_body_is_passed_on_in_pieces(size: int) -> None:
     async def note(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "headers": [], "raw_path": b"/"}
+    scope: dict[str, Any] = {"type": "http", "headers": [], "raw_path": b"/"}
     await http11.Config(app, most=1).app(scope, None, note)  # type: ignore[operator]
 
     start, *pieces = sent

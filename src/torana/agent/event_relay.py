@@ -52,7 +52,9 @@ class Watch:
         self._max_bytes = max_bytes
         self._bytes = len(said.encode())
         pieces = (part for message in settled for part in message.parts)
-        self._hidden = sum(_stored(part) for part in pieces if isinstance(part, ThinkingPart | ToolCallPart))
+        self._hidden = sum(
+            _measure_stored(part) for part in pieces if isinstance(part, ThinkingPart | ToolCallPart)
+        )
         #: Bytes of thinking and of tool calls in the current answer, for which a provider charges.
         self.unsaid = 0
         self._pieces = [said] if said else []
@@ -111,7 +113,7 @@ class Watch:
             self._emit("message.delta", {"text": text})
 
     def _hide(self, piece: _Hidden) -> None:
-        self._hidden += _stored(piece)
+        self._hidden += _measure_stored(piece)
         if self._hidden > HIDDEN_SHARE * self._max_bytes:
             limit = f"{HIDDEN_SHARE} times {self._max_bytes} bytes (TORANA_MAX_RESPONSE_BYTES)"
             raise _too_large("thoughts and tool calls", limit)
@@ -124,7 +126,7 @@ def _too_large(what: str, limit: str) -> ModelResponseTooLarge:
     )
 
 
-def _stored(piece: _Hidden) -> int:
+def _measure_stored(piece: _Hidden) -> int:
     """Return the size in bytes of what is stored of a piece: also a signature, which is not charged."""
     match piece:
         case ThinkingPart(signature=signature) | ThinkingPartDelta(signature_delta=signature):

@@ -56,7 +56,6 @@ async def _write_export(
     yield head(session, form)
     try:
         async for page in pages:
-            for message in page:
-                yield format_message(message, form)
+            yield "".join(format_message(message, form) for message in page)
     except GatewayError as error:
         raise ResponseAborted(error.detail) from error

@@ -111,7 +111,7 @@ async def get(
             begun.release()
             await until_read()
 
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "http_version": "1.1",
         "method": "GET",
@@ -125,4 +125,4 @@ async def get(
         "state": {},
     }
     with suppress(asyncio.CancelledError):
-        await app.asgi(scope, receive, send)  # type: ignore[arg-type]
+        await app.asgi(scope, receive, send)
