@@ -22,6 +22,9 @@ _SHORT = (0.3, 3.0)
 #: What a replica says when it ends because it was paused for too long.
 _TAKEN_OVER = "another replica has taken over the work of this one"
 
+#: What a replica says when it cannot start because of the database.
+_UNUSABLE = "cannot be used"
+
 
 class Faults:
     """Disturbs a cluster in two ways at a time: one long pause, and a series of short faults elsewhere."""
@@ -32,7 +35,7 @@ class Faults:
         self._deadline = 0.0
         #: Replicas that a fault has hit and that do not serve yet.
         self._hit: set[Replica] = set()
-        #: Held while a replica starts: it ends if the database server cannot be reached.
+        #: Held while a replica starts: without the database server it would end.
         self._starting = asyncio.Lock()
         self.counts: Counter[str] = Counter()
         #: Ends of replicas that no fault explains.
@@ -183,10 +186,14 @@ class Faults:
                 self._tasks.create_task(self._start(replica))
 
     async def _start(self, replica: Replica) -> None:
-        """Start a replica that a fault has ended, unless the time is over."""
+        """Start a replica that a fault has ended, as a supervisor does, unless the time is over."""
         await asyncio.sleep(self._draw.uniform(0, 1))
-        if time.monotonic() < self._deadline:
-            async with self._starting:
+        async with self._starting:
+            while time.monotonic() < self._deadline:
                 replica.start()
-                await asyncio.to_thread(replica.wait_until_up)
-            self._hit.discard(replica)
+                if await asyncio.to_thread(replica.comes_up):
+                    self._hit.discard(replica)
+                    return
+                self.counts["starts that failed"] += 1
+                if _UNUSABLE not in replica.end_of_output():
+                    self.unexpected.append(f"a start failed:\n{replica.end_of_output()}")
