@@ -172,8 +172,11 @@ class Faults:
 
     def _choose(self, *, keep: int = 0) -> Replica | None:
         """Return a replica that serves, if ``keep`` others do so as well."""
-        serving = [one for one in self._cluster.replicas if one not in self._hit and one.alive]
+        serving = self._serving()
         return self._draw.choice(serving) if len(serving) > keep else None
+
+    def _serving(self) -> list[Replica]:
+        return [one for one in self._cluster.replicas if one not in self._hit and one.alive]
 
     def _revive(self) -> None:
         """Start the replicas again that ended by themselves, which is right only if others have taken over."""
@@ -186,10 +189,10 @@ class Faults:
                 self._tasks.create_task(self._start(replica))
 
     async def _start(self, replica: Replica) -> None:
-        """Start a replica that a fault has ended, as a supervisor does, unless the time is over."""
+        """Start a replica that a fault has ended, as a supervisor does, unless the time is over and others serve."""
         await asyncio.sleep(self._draw.uniform(0, 1))
         async with self._starting:
-            while time.monotonic() < self._deadline:
+            while time.monotonic() < self._deadline or not self._serving():
                 replica.start()
                 if await asyncio.to_thread(replica.comes_up):
                     self._hit.discard(replica)
