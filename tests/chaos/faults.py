@@ -189,7 +189,7 @@ class Faults:
                 self._tasks.create_task(self._start(replica))
 
     async def _start(self, replica: Replica) -> None:
-        """Start a replica that a fault has ended, as a supervisor does, unless the time is over and others serve."""
+        """Start an ended replica as a supervisor does, unless the time is over and others serve."""
         await asyncio.sleep(self._draw.uniform(0, 1))
         async with self._starting:
             while time.monotonic() < self._deadline or not self._serving():
