@@ -218,7 +218,7 @@ class _Conversation:
                 case "turn.resumed" | "message.snapshot":
                     self._counts[name] += 1
                     self._text = data["text"]
-                case "turn.completed":
+                case "turn.completed" if "reply" in data:
                     self._acknowledge(data["id"])
                     self._history.streamed.append((data["id"], self._text))
                     self._note_end(data)

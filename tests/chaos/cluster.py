@@ -63,6 +63,11 @@ class Replica(Program):
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def comes_up(self) -> bool:
+        """Wait until the gateway accepts messages; return False if it ends by itself before."""
+        eventually(lambda: not self.alive or self._is_up())
+        return self.alive
+
     def terminate(self) -> int:
         """Stop the gateway orderly, and return its exit code."""
         self._signal(signal.SIGTERM)

@@ -22,6 +22,9 @@ _SHORT = (0.3, 3.0)
 #: What a replica says when it ends because it was paused for too long.
 _TAKEN_OVER = "another replica has taken over the work of this one"
 
+#: What a replica says when it cannot start because of the database.
+_UNUSABLE = "cannot be used"
+
 
 class Faults:
     """Disturbs a cluster in two ways at a time: one long pause, and a series of short faults elsewhere."""
@@ -32,7 +35,7 @@ class Faults:
         self._deadline = 0.0
         #: Replicas that a fault has hit and that do not serve yet.
         self._hit: set[Replica] = set()
-        #: Held while a replica starts: it ends if the database server cannot be reached.
+        #: Held while a replica starts: without the database server it would end.
         self._starting = asyncio.Lock()
         self.counts: Counter[str] = Counter()
         #: Ends of replicas that no fault explains.
@@ -169,8 +172,11 @@ class Faults:
 
     def _choose(self, *, keep: int = 0) -> Replica | None:
         """Return a replica that serves, if ``keep`` others do so as well."""
-        serving = [one for one in self._cluster.replicas if one not in self._hit and one.alive]
+        serving = self._serving()
         return self._draw.choice(serving) if len(serving) > keep else None
+
+    def _serving(self) -> list[Replica]:
+        return [one for one in self._cluster.replicas if one not in self._hit and one.alive]
 
     def _revive(self) -> None:
         """Start the replicas again that ended by themselves, which is right only if others have taken over."""
@@ -183,10 +189,14 @@ class Faults:
                 self._tasks.create_task(self._start(replica))
 
     async def _start(self, replica: Replica) -> None:
-        """Start a replica that a fault has ended, unless the time is over."""
+        """Start an ended replica as a supervisor does, unless the time is over and others serve."""
         await asyncio.sleep(self._draw.uniform(0, 1))
-        if time.monotonic() < self._deadline:
-            async with self._starting:
+        async with self._starting:
+            while time.monotonic() < self._deadline or not self._serving():
                 replica.start()
-                await asyncio.to_thread(replica.wait_until_up)
-            self._hit.discard(replica)
+                if await asyncio.to_thread(replica.comes_up):
+                    self._hit.discard(replica)
+                    return
+                self.counts["starts that failed"] += 1
+                if _UNUSABLE not in replica.end_of_output():
+                    self.unexpected.append(f"a start failed:\n{replica.end_of_output()}")

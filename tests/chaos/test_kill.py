@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx2
 import pytest
 from tests.chaos.clients import read_events
+from tests.chaos.program import Program
 
 SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "16"))
 SEED = int(os.environ.get("TORANA_CHAOS_SEED", "1"))
@@ -38,23 +39,6 @@ Way = Literal["wait", "watch", "fetch"]
 Row = dict[str, Any]
 T = TypeVar("T")
 Eventually = Callable[[Callable[[], Any]], Any]
-
-
-class Program(Protocol):
-    """The program of conftest."""
-
-    url: str
-    home: Any
-
-    @property
-    def alive(self) -> bool: ...
-    def start(self) -> None: ...
-    def wait_until_up(self) -> None: ...
-    def kill(self) -> None: ...
-    def lines(self, file: str) -> list[str]: ...
-    def rows(self, statement: str) -> list[Row]: ...
-
-
 NewProgram = Callable[..., Program]
 
 

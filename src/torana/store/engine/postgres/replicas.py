@@ -9,7 +9,6 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from torana.errors import TakenOver
 from torana.store.engine.postgres.schema import FREE_ACCOUNTS, LEASE
 from torana.store.engine.tables import active, turns
 
@@ -49,12 +48,8 @@ class Replica:
 
 
 def renew(connection: Connection, *, seconds: float = LEASE) -> None:
-    """Extend the lease of this replica, by the clock of the database.
-
-    Raises ``TakenOver`` if another replica has deleted the lease.
-    """
-    if connection.exec_driver_sql(_RENEW, (seconds,)).rowcount == 0:
-        raise TakenOver
+    """Extend the lease of this replica, by the clock of the database."""
+    connection.exec_driver_sql(_RENEW, (seconds,))
 
 
 def list_replicas(connection: Connection) -> list[Replica]:

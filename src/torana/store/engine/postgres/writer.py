@@ -238,10 +238,13 @@ class Writer:
         )
 
     def _note(self, *arguments: Any) -> None:
-        """Note whether a statement has changed something; called after each statement."""
+        """Note whether a statement has changed something; called after each statement.
+
+        A statement that found nothing to change counts: it may have looked for the row of this process.
+        """
         cursor = cast("psycopg.Cursor[Any]", arguments[1])
         done = (cursor.statusmessage or "").partition(" ")[0]
-        if done not in _READS and cursor.rowcount != 0:
+        if done not in _READS:
             self._wrote = True
 
 
