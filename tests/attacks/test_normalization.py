@@ -47,7 +47,13 @@ def test_runs_of_marks_cost_as_much_as_letters_and_do_not_delay_other_users(
         return _calls(next(text for text in _TEXTS.values() if text[:9_000] in request.text))
 
     model = new_model(reply=reply)
-    gateway = new_gateway(model="openai-chat:stand-in", model_api_key="none", model_base_url=model.url)
+    gateway = new_gateway(
+        model="openai-chat:stand-in",
+        model_api_key="none",
+        model_base_url=model.url,
+        # The texts of the calls fill a smaller window, and the request would leave out the message.
+        context_window="200_000",
+    )
     gateway.start()
     costs: dict[str, float] = {}
     with gateway.client(timeout=120) as client, ThreadPoolExecutor(1) as pool:
