@@ -103,6 +103,11 @@ sys.modules.setdefault("rfc3987_syntax", cast("ModuleType", None))
 gc.disable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the tests of the long tier for a run of the fast one."""
+    return True if collection_path in LONG and config.option.markexpr == "not long" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of a directory of the long tier."""
     for item in items:
@@ -528,7 +533,9 @@ def _install(wheel: Path, base: Path, lock: str) -> Path:
     pip = [sys.executable, "-m", "pip", "--python", str(commands / "python")]
     _run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
     if os.environ.get("TORANA_FULL_INSTALL") == "1":
-        _run([*pip, "install", "--quiet", "--require-hashes", "-r", str(ROOT / lock)])
+        # uv does not compile what no test imports; the tests of the installation use each installer.
+        uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(commands / "python")]
+        _run([*uv, "--require-hashes", "-r", str(ROOT / lock)])
         _run([*pip, "check"])  # the lock file satisfies the wheel's requirements
     else:
         (packages,) = (base / "venv" / "lib").glob("python*/site-packages")

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from torana.log_events import EVENTS
 
 SOURCE = Path(torana.__file__).parent
 ROOT = SOURCE.parents[1]
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
-PROSE = [*TREES, *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+MODULES = sorted(SOURCE.rglob("*.py"))
+PROSE = [*MODULES, *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 
 #: Functions are named by verbs in the imperative. ``read`` and ``put`` are verbs, too.
 PARTICIPLES = re.compile(
@@ -41,12 +42,18 @@ VAGUE_WORDS = 13
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Return the syntax tree of each module."""
+    return {path: ast.parse(path.read_text("utf-8")) for path in MODULES}
+
+
 def functions(tree: ast.AST) -> Iterator[Function]:
     yield from (node for node in ast.walk(tree) if isinstance(node, Function))
 
 
 def classes() -> Iterator[tuple[Path, ast.ClassDef, list[Function]]]:
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 yield path, node, [child for child in node.body if isinstance(child, Function)]
@@ -59,7 +66,7 @@ def is_property(function: Function) -> bool:
 def test_functions_are_not_named_by_participles() -> None:
     named = [
         f"{path.relative_to(SOURCE)}: {function.name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for function in functions(tree)
         if PARTICIPLES.fullmatch(function.name) and not is_property(function)
         if not ("testing" in path.parts and function.name in PUBLIC_TEST_NAMES)
@@ -101,7 +108,7 @@ def test_constructors_have_a_bounded_number_of_arguments() -> None:
 
 def test_folders_have_a_bounded_number_of_files() -> None:
     counts: dict[Path, int] = defaultdict(int)
-    for path in TREES:
+    for path in MODULES:
         counts[path.parent.relative_to(SOURCE)] += 1
 
     assert {folder: count for folder, count in counts.items() if count > FILES_PER_FOLDER} == {}
@@ -111,7 +118,7 @@ def test_docstrings_begin_with_a_statement() -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = [
         docstring
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, documented) and (docstring := ast.get_docstring(node))
     ]
@@ -128,7 +135,7 @@ def test_texts_name_their_subject() -> None:
 
 def log_calls() -> Iterator[tuple[Path, ast.Call]]:
     levels = {"debug", "info", "warning", "error", "exception", "critical", "log"}
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="_log" | "log" | "logger"), attr=level)):

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -13,11 +14,17 @@ from typing import Any, Self
 import httpx2
 import psycopg
 from psycopg.rows import dict_row
+from tests.chaos.history import Stored, StoredTurn
 from tests.chaos.program import ROOT, TOOLS, Program
 from tests.parts import require
 from tests.postgres import CuttingProxy, PostgresServer
 from tests.standins.servers import free_port
 from tests.waiting import eventually
+
+_TURNS = """
+SELECT id, channel, "user", seq, content, state, reply,
+CASE WHEN ended_at IS NOT NULL THEN rank() OVER (ORDER BY ended_at, seq) ELSE 0 END AS ended FROM turns
+"""
 
 CONFIGURATION = ROOT / "deploy" / "proxies" / "haproxy.cfg"
 
@@ -119,6 +126,19 @@ class Cluster:
         """Return rows of the database, read beside the replicas."""
         with psycopg.connect(self._database) as connection:
             return connection.cursor(row_factory=dict_row).execute(statement.encode()).fetchall()
+
+    def is_idle(self) -> bool:
+        """Return whether every turn has ended."""
+        return not self.rows("SELECT 1 FROM turns WHERE ended_at IS NULL")
+
+    def read(self) -> Stored:
+        """Return the contents of the database and the effects of the tools."""
+        told = self.rows("SELECT turn_id FROM history ORDER BY session_id, seq")
+        return Stored(
+            turns=[StoredTurn(**row) for row in self.rows(_TURNS)],
+            history=[row["turn_id"] for row in told],
+            effects=Counter(self.lines("notes")),
+        )
 
     def runner_of(self, text: str) -> str | None:
         """Return the id of the replica that runs the tool ``linger`` with a text, if the server can say it."""

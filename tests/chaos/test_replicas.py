@@ -19,7 +19,7 @@ import pytest
 from tests.chaos.clients import Client
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
-from tests.chaos.history import History, Stored, StoredTurn, check
+from tests.chaos.history import History, Stored, check
 from tests.waiting import eventually
 
 SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "20"))
@@ -31,12 +31,6 @@ PATIENCE = 60
 
 #: Violations that a failure shows.
 SHOWN = 20
-
-_TURNS = """
-SELECT id, channel, "user", seq, content, state, reply,
-CASE WHEN ended_at IS NOT NULL THEN rank() OVER (ORDER BY ended_at, seq) ELSE 0 END AS ended FROM turns
-"""
-_UNFINISHED = "SELECT 1 FROM turns WHERE ended_at IS NULL"
 
 
 @pytest.mark.timeout(SECONDS + 300)
@@ -55,11 +49,11 @@ async def test_replicas_keep_their_promises_despite_faults(
             ]
             await talk(clients, faults)
             with suppress(AssertionError):  # the check names the messages
-                await asyncio.to_thread(eventually, lambda: not cluster.rows(_UNFINISHED))
+                await asyncio.to_thread(eventually, cluster.is_idle)
             with suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE):
                     await asyncio.gather(*(client.ask_again() for client in clients))
-        stored = read(cluster)
+        stored = cluster.read()
     violations = check(history, stored)
     counts = sum((client.counts for client in clients), faults.counts)
     summary = summarize(history, stored, counts)
@@ -81,16 +75,6 @@ async def talk(clients: list[Client], faults: Faults) -> None:
         _, waiting = await asyncio.wait(tasks, timeout=PATIENCE)
         for task in waiting:  # the check names the messages
             task.cancel()
-
-
-def read(cluster: Cluster) -> Stored:
-    """Return the contents of the database and the effects of the tools."""
-    told = cluster.rows("SELECT turn_id FROM history ORDER BY session_id, seq")
-    return Stored(
-        turns=[StoredTurn(**row) for row in cluster.rows(_TURNS)],
-        history=[row["turn_id"] for row in told],
-        effects=Counter(cluster.lines("notes")),
-    )
 
 
 def summarize(history: History, stored: Stored, counts: Counter[str]) -> str:

@@ -14,7 +14,6 @@ from tests.chaos.clients import Client
 from tests.chaos.cluster import Cluster
 from tests.chaos.history import History, check
 from tests.chaos.program import ROOT
-from tests.chaos.test_replicas import read
 from tests.waiting import eventually
 
 from torana.store.engine.migrate import HEAD
@@ -33,7 +32,6 @@ additive = True
 def upgrade():
     op.execute("ALTER TABLE turns ADD COLUMN mood TEXT")
 """
-_UNFINISHED = "SELECT 1 FROM turns WHERE ended_at IS NULL"
 
 
 @pytest.fixture
@@ -71,8 +69,8 @@ async def test_upgrade_of_replicas_one_after_the_other_fails_no_request(
                     replica.start()
                     await asyncio.to_thread(replica.wait_until_up)
                 over.set()
-            await asyncio.to_thread(eventually, lambda: not cluster.rows(_UNFINISHED))
-        stored = read(cluster)
+            await asyncio.to_thread(eventually, cluster.is_idle)
+        stored = cluster.read()
         [revision] = cluster.rows("SELECT version_num FROM alembic_version")
 
     counts = sum((client.counts for client in clients), Counter[str]())

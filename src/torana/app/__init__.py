@@ -235,7 +235,7 @@ def _health(started: float, core: Core, connectors: Connectors) -> Health:
         draining=lambda: core.turns.draining,
         writable=core.database.writable,
         connectors=connectors.active,
-        stuck=lambda: core.turns.live.blocked,
+        stuck=lambda: len(core.turns.live.blocked),
     )
 
 

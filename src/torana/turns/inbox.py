@@ -201,7 +201,7 @@ class Turns:
             accepted = idempotency_keys.accept(connection, inbound, new, hold=self._runner.holding)
             if accepted.turn.id != new.turn_id:  # an earlier message with the same key
                 return accepted, None
-            self.live.check_session(accepted.turn.session_id)
+            self.live.blocked.check(accepted.turn.session_id)
             admitted = self._budgets.admit(connection, accepted.turn, rates=rates)
             if also is not None:
                 also(connection, accepted.turn)
@@ -255,7 +255,7 @@ class Turns:
         def queue_again(connection: Connection) -> Turn | None:
             turn = rows.retry(connection, owner, failed.id, hold=self._runner.holding)
             if turn is not None:
-                self.live.check_session(turn.session_id)
+                self.live.blocked.check(turn.session_id)
                 self._budgets.admit(connection, turn, messages=0)
             return turn
 

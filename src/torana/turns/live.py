@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 
-from torana.errors import Erased, GatewayError, QueueFull, StoreUnavailable
+from torana.errors import Erased
 from torana.limits.request_tokens import RequestTokens
 from torana.measurements import Measurements
 from torana.messages import Turn
@@ -17,13 +17,9 @@ from torana.tracing import SpanPlace
 from torana.turns.events.activity import Activity
 from torana.turns.events.base import EventLog
 from torana.turns.outcomes import draining_error
+from torana.turns.queue import BlockedSessions, blocked_error
 from torana.turns.slots import Slot
 from torana.turns.timings import TurnTimings
-
-_BLOCKED = (
-    "The session is blocked: the gateway could not store the end of a turn. Its log has the "
-    "reason, and it tries again automatically. Send the message again later."
-)
 
 _log = logging.getLogger(__name__)
 
@@ -91,19 +87,13 @@ class LiveTurns:
         self.measurements = measurements or Measurements()
         self._on_end = on_end
         self._live: dict[str, LiveTurn] = {}
-        #: Sessions in which the end of a turn could not be written yet.
-        self._blocked: set[str] = set()
+        self.blocked = BlockedSessions()
 
     def __iter__(self) -> Iterator[Turn]:
         return iter([one.turn for one in self._live.values()])  # turns may end while a caller iterates
 
     def __contains__(self, turn_id: str) -> bool:
         return turn_id in self._live
-
-    @property
-    def blocked(self) -> int:
-        """Return the number of sessions that wait for the end of a turn to be written."""
-        return len(self._blocked)
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of turns that run, that wait for an approval, and that are queued."""
@@ -208,23 +198,11 @@ class LiveTurns:
 
     def block(self, session_id: str) -> None:
         """Mark a session as blocked, and give its waiting callers and event streams an error."""
-        self._blocked.add(session_id)
+        self.blocked.add(session_id)
         for one in [one for one in self._live.values() if one.turn.session_id == session_id]:
             del self._live[one.turn.id]
-            one.abandon(StoreUnavailable(_BLOCKED))
+            one.abandon(blocked_error())
             self.log.append(one.turn.id, "turn.failed", {})
-
-    def unblock(self, session_id: str) -> None:
-        self._blocked.discard(session_id)
-
-    def check_session(self, session_id: str) -> None:
-        """Raise ``QueueFull`` if the session is blocked."""
-        if session_id in self._blocked:
-            raise QueueFull(_BLOCKED, headers={"Retry-After": "60"})
-
-    def not_running_error(self, session_id: str) -> GatewayError:
-        """Return the error for a turn that has not ended and that no task of this process runs."""
-        return StoreUnavailable(_BLOCKED) if session_id in self._blocked else draining_error()
 
     def close(self) -> None:
         """Close the event logs, and end the waits of callers with an error."""

@@ -1,12 +1,18 @@
-"""Bounds on the number of queued messages."""
+"""Refuse messages: bounds on the number of queued ones, and sessions that are blocked."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from torana.errors import Overloaded, QueueFull
+from torana.errors import GatewayError, Overloaded, QueueFull, StoreUnavailable
 from torana.messages import Inbound, Turn
+from torana.turns.outcomes import draining_error
+
+_BLOCKED = (
+    "The session is blocked: the gateway could not store the end of a turn. Its log has the "
+    "reason, and it tries again automatically. Send the message again later."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +38,21 @@ class Queue:
 def _sender(message: Turn | Inbound) -> tuple[str | None, str | None]:
     """Return the user; without one, the created token, which has the share of a user."""
     return message.user, None if message.user is not None else message.token
+
+
+class BlockedSessions(set[str]):
+    """The ids of the sessions in which the end of a turn could not be written yet."""
+
+    def check(self, session_id: str) -> None:
+        """Raise ``QueueFull`` if the session is blocked."""
+        if session_id in self:
+            raise QueueFull(_BLOCKED, headers={"Retry-After": "60"})
+
+    def not_running_error(self, session_id: str) -> GatewayError:
+        """Return the error for a turn that has not ended and that no task of this process runs."""
+        return blocked_error() if session_id in self else draining_error()
+
+
+def blocked_error() -> StoreUnavailable:
+    """Return the error for the callers that wait for turns of a blocked session."""
+    return StoreUnavailable(_BLOCKED)

@@ -99,7 +99,7 @@ class TurnReader:
         if found.has_ended:
             return found
         if self._database.replica is None:
-            raise self._live.not_running_error(found.session_id)
+            raise self._live.blocked.not_running_error(found.session_id)
         return await asyncio.shield(self._watch(found).ending)
 
     async def wait_for_delay(self, turn: Turn) -> None:

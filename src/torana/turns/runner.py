@@ -203,7 +203,7 @@ class Runner:
             return settled, rows.claim_next(connection, session_id)
 
         unfinished, following = await self.writer.retry_until_done(partial(self.writer.persist, claim))
-        self.live.unblock(session_id)
+        self.live.blocked.discard(session_id)
         for turn, settled in unfinished:
             if turn.id not in self.live:
                 self.live.add(turn, settled=settled)

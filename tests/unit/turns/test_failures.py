@@ -199,7 +199,7 @@ async def test_session_continues_once_the_end_can_be_stored(
     gate.set()
     await pauses.begun()
 
-    assert turns.live.blocked == 1
+    assert len(turns.live.blocked) == 1
     with pytest.raises(StoreUnavailable):
         await turns.reader.wait_for_end(second)
     with pytest.raises(QueueFull):
@@ -211,7 +211,7 @@ async def test_session_continues_once_the_end_can_be_stored(
         (first.id, "It is kept."),
         (second.id, "two"),
     ]
-    assert turns.live.blocked == 0
+    assert len(turns.live.blocked) == 0
     assert (await say(turns)).reply == "three"
 
 
@@ -261,7 +261,7 @@ async def test_rejected_part_of_an_end_does_not_block_the_session(
 
     assert (ended.state, ended.failure and ended.failure.code) == ("failed", "internal_error")
     assert (await turns.reader.wait_for_end(second)).reply == "two"
-    assert turns.live.blocked == 0
+    assert len(turns.live.blocked) == 0
 
 
 def plant(connection: Connection, trigger: str) -> None:
