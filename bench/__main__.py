@@ -18,25 +18,32 @@ from bench.measures import run
 RESULTS = Path(__file__).with_name("results")
 PEER = Path(__file__).parents[1] / ".venv-nanobot"
 
-#: With ``--short`` only ratios count, and only where they miss what they must reach by this factor: machines
-#: are shared.
+#: With ``--short`` only a ratio that misses its bound by this factor is an error, because machines are shared.
 MARGIN = 2.0
 
 
 def main() -> None:
-    """Measure as the arguments say."""
+    """Measure as the arguments say, and write the results."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds to take the median of (3)")
-    parser.add_argument("--messages", type=int, default=200, help="messages of each measure in a round (200)")
-    parser.add_argument("--peer", choices=["nanobot"], help="measure this one too, installed on its own")
-    parser.add_argument("--short", action="store_true", help="one small round; fails where it misses by far")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of rounds; the results are their medians (3)"
+    )
+    parser.add_argument(
+        "--messages", type=int, default=200, help="messages of each measurement in a round (200)"
+    )
+    parser.add_argument(
+        "--peer", choices=["nanobot"], help="also measure this gateway, installed in its own environment"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="one small round; fails if a ratio misses its bound by far"
+    )
     arguments = parser.parse_args()
     rounds, messages = (1, 60) if arguments.short else (arguments.rounds, arguments.messages)
     console = Console(stderr=True)
     peer = _peer(console) if arguments.peer else None
     with tempfile.TemporaryDirectory(prefix="torana-bench-") as home, console.status("starting") as status:
         results = run(
-            Path(home), rounds=rounds, messages=messages, peer=peer, say=lambda text: status.update(text)
+            Path(home), rounds=rounds, messages=messages, peer=peer, show=lambda text: status.update(text)
         )
     page = report.markdown(results, rounds=rounds, messages=messages)
     _print(results)
@@ -65,7 +72,7 @@ def _fail_where_far(results: report.Results) -> None:
         if goal.unit == "×" and not goal.reached(goal.must / MARGIN if goal.rising else goal.must * MARGIN)
     ]
     if far:
-        sys.exit(f"far from what must be reached: {', '.join(far)}")
+        sys.exit(f"far from the required values: {', '.join(far)}")
 
 
 def _peer(console: Console) -> Path:

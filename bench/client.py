@@ -1,4 +1,4 @@
-"""An HTTP client that costs next to nothing, so that what is measured is the server."""
+"""A minimal HTTP client: its own cost must not distort the measurement of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNKED = re.compile(rb"transfer-encoding: *chunked", re.IGNORECASE)
 
 
 class Connection:
-    """One kept connection, one request at a time."""
+    """A kept-alive connection with one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self._reader = reader
@@ -23,13 +23,13 @@ class Connection:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Connect with the server of the URL."""
+        """Connect to the server of a URL."""
         parts = urlsplit(url)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 22)
         return cls(reader, writer, parts.netloc)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a POST. Raises ``RuntimeError`` for any status but 200."""
+        """Return the response to a POST request. Raises ``RuntimeError`` for a status other than 200."""
         self._send("POST", path, body)
         head = await self._head()
         if found := _LENGTH.search(head):
@@ -39,7 +39,7 @@ class Connection:
         return json.loads(content)
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[tuple[str, Any]]:
-        """The server-sent events that answer a POST: type and data, as each arrives."""
+        """Yield the type and data of each server-sent event in the response to a POST request."""
         self._send("POST", path, body, accept="text/event-stream")
         await self._head()
         left = b""
@@ -51,7 +51,7 @@ class Connection:
                     yield fields[b"event"].decode(), json.loads(fields[b"data"])
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the connection."""
         self._writer.close()
 
     def _send(self, method: str, path: str, body: Mapping[str, Any], accept: str = "application/json") -> None:

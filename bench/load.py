@@ -1,4 +1,4 @@
-"""Many messages at a time, and how long each took."""
+"""Send concurrent messages and measure their times."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from statistics import quantiles
 
 from bench.client import Connection
 
-#: Says one message over a connection; it is given the message's number.
-Say = Callable[[Connection, int], Awaitable[None]]
+#: Sends one message over a connection. The second argument is the number of the message.
+Send = Callable[[Connection, int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was measured of some messages: milliseconds each, and messages a second in all."""
+    """The milliseconds of each message, and the messages per second of all."""
 
     times: list[float]
     per_second: float
 
     @classmethod
     def of(cls, parts: Sequence[Sample]) -> Sample:
-        """One sample of several."""
+        """Return one sample of all parts."""
         times = [each for part in parts for each in part.times]
         seconds = sum(len(part.times) / part.per_second for part in parts)
         return cls(times=times, per_second=len(times) / seconds)
 
     def percentile(self, percent: int) -> float:
-        """Milliseconds within which so many of a hundred messages were answered."""
+        """Return the milliseconds within which ``percent`` % of the messages were answered."""
         return quantiles(self.times, n=100, method="inclusive")[percent - 1]
 
     @property
     def p50(self) -> float:
-        """The median, in milliseconds."""
+        """Return the median in milliseconds."""
         return self.percentile(50)
 
 
-async def measure(url: str, say: Say, *, messages: int, concurrency: int) -> Sample:
-    """Say so many messages, ``concurrency`` at a time, each over a connection that is kept."""
+async def measure(url: str, send: Send, *, messages: int, concurrency: int) -> Sample:
+    """Send ``messages`` messages over ``concurrency`` kept-alive connections."""
     numbers = iter(range(messages))
     times: list[float] = []
 
@@ -48,7 +48,7 @@ async def measure(url: str, say: Say, *, messages: int, concurrency: int) -> Sam
         connection = await Connection.open(url)
         for number in numbers:
             began = time.perf_counter()
-            await say(connection, number)
+            await send(connection, number)
             times.append((time.perf_counter() - began) * 1000)
         connection.close()
 
@@ -61,34 +61,34 @@ _fresh = count()
 
 
 async def to_model(connection: Connection, _: int) -> None:
-    """Ask the model itself, as the gateway asks it."""
+    """Send a message to the model without a gateway."""
     question = {"role": "user", "content": "hello"}
     await connection.post("/v1/chat/completions", {"model": "instant", "messages": [question]})
 
 
 async def to_torana(connection: Connection, _: int) -> None:
-    """Say a message in a session of its own."""
+    """Send a message in a new session."""
     await connection.post("/message", {"content": "hello"})
 
 
-def in_sessions(count_: int) -> Say:
-    """Messages that go round in so many sessions."""
+def in_sessions(count_: int) -> Send:
+    """Return a sender that uses ``count_`` sessions in turn."""
     name = next(_fresh)
 
-    async def say(connection: Connection, number: int) -> None:
+    async def send(connection: Connection, number: int) -> None:
         await connection.post("/message", {"content": "hello", "channelId": f"{name}-{number % count_}"})
 
-    return say
+    return send
 
 
 async def to_nanobot(connection: Connection, _: int) -> None:
-    """Say a message to nanobot, in a session of its own."""
+    """Send a message to nanobot in a new session."""
     question = {"role": "user", "content": "hello"}
     await connection.post("/v1/chat/completions", {"messages": [question], "session_id": f"s{next(_fresh)}"})
 
 
 async def first_event(url: str, *, messages: int) -> Sample:
-    """The time until the first event of a stream, one message after the other."""
+    """Measure the time to the first event of a stream, one message after the other."""
     connection = await Connection.open(url)
     times: list[float] = []
     began = time.perf_counter()

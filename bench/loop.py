@@ -1,6 +1,7 @@
-"""The bare agent loop: pydantic-ai and the model, with nothing around. ``python -m bench.loop URL``.
+"""The bare agent loop: pydantic-ai and the model without a gateway. Run it as ``python -m bench.loop URL``.
 
-Each line of the input is ``MESSAGES CONCURRENCY``, and of the output the milliseconds and messages a second.
+Each line of input is ``MESSAGES CONCURRENCY``. Each line of output is a JSON object with the milliseconds of
+each message and the messages per second.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ async def _rounds(agent: Agent, messages: int, concurrency: int) -> str:
 
 
 async def main(url: str) -> None:
-    """Answer the lines of the input."""
+    """Measure as each line of the input says."""
     model = OpenAIChatModel("instant", provider=OpenAIProvider(base_url=url, api_key="none"))
     agent = Agent(model, instructions="Be short.")
     await _rounds(agent, 20, 1)

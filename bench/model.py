@@ -1,8 +1,8 @@
-"""A language model that answers at once: OpenAI's Chat Completions, as little of it as a client notices.
+"""A language model that answers at once, with the parts of OpenAI's Chat Completions that the gateway uses.
 
-Run it as ``python -m bench.model``; the first line of its output is its base URL. A question of the form
-``stream N every S`` is answered by N pieces of text, each the clock's time when it was sent, S seconds apart;
-``write N every S`` by N tokens of Markdown, and ``ramble N every S`` by N tokens of one paragraph.
+Run it as ``python -m bench.model``; the first line of its output is its base URL. The answer to ``stream N
+every S`` has N pieces of text, S seconds apart, each with the time at which it was sent. The answer to ``write
+N every S`` has N tokens of Markdown, and that to ``ramble N every S`` has N tokens of one paragraph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANSWER = "This is the answer of a model that does not think."
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _PACED = re.compile(r"(stream|write|ramble) (\d+) every ([\d.]+)")
 
-#: About 100 tokens with the blocks that answers are made of.
+#: About 100 tokens with common blocks of Markdown.
 _MARKDOWN = """## A heading
 
 An ordinary paragraph has some sentences, with **strong** words, `code` and a [link](https://example.org/).
@@ -97,7 +97,7 @@ def _send(writer: asyncio.StreamWriter, chunk: dict[str, Any]) -> None:
 
 
 async def main() -> None:
-    """Serve until killed."""
+    """Serve until the process is terminated."""
     server = await asyncio.start_server(_serve, "127.0.0.1", 0, backlog=2048)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
     await server.serve_forever()

@@ -1,6 +1,6 @@
-"""The console in a real browser: ``python -m bench.page``.
+"""Measure the console in a real browser: ``python -m bench.page``.
 
-It needs Chromium (``apt install chromium``). The model answers at once.
+Requires Chromium (``apt install chromium``). The model answers at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bench.servers import Server, instant_model, torana
 #: The messages and answers of the long session, and the tokens of the long answers.
 _MESSAGES, _TOKENS = 5_000, 20_000
 
-#: Messages that are sent before the heap is measured first, and between both measures.
-_WARM_UP, _HOUR = 50, 500
+#: Messages before the first measurement of the heap, and between the first and the second.
+_WARM_UP, _MEASURED = 50, 500
 
 _CHANNEL = "long"
 _BOX = "textarea.composer-text"
@@ -41,7 +41,7 @@ _OPEN = """async () => {
     return performance.now() - start;
 }"""
 
-#: Whether the last turn on the page is the answered one of this text.
+#: Returns whether the last turn on the page has this text and is answered.
 _IS_ANSWERED = """text => {
     const turn = document.querySelector("article.turn:last-child");
     return turn?.querySelector(".message-text").textContent === text && turn.querySelector(".turn-footer");
@@ -51,7 +51,7 @@ Row = tuple[str, str, str]
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure the console, and print a table."""
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.exit("chromium is missing; install it with: apt install chromium")
@@ -63,26 +63,26 @@ def main() -> None:
     Console().print(table)
 
 
-def _measure(home: Path, chromium: str, say: Callable[[str], None]) -> Iterator[Row]:
+def _measure(home: Path, chromium: str, show: Callable[[str], None]) -> Iterator[Row]:
     with instant_model() as model, torana(home, **with_model(model), queue="1000") as server:
         with urllib.request.urlopen(server.url) as response:
             size = len(gzip.compress(response.read())) / 1000
         yield "size of the page, compressed", f"{size:.1f} kB", "60 kB"
-        say(f"writing a session of {_MESSAGES:,} messages")
+        show(f"writing a session of {_MESSAGES:,} messages")
         asyncio.run(_write_session(server))
         with _browser(chromium) as page:
-            say("opening the page")
+            show("opening the page")
             page.goto(server.url)
             page.wait_for_selector(_BOX)
             usable = page.evaluate("() => performance.now()")
             yield "from the request to a usable page", f"{usable:.0f} ms", "1000 ms"
             yield f"opening a session of {_MESSAGES:,} messages", _open_session(page), "1000 ms"
             for kind, order in (("Markdown", "write"), ("one paragraph", "ramble")):
-                say(f"streaming an answer of {_TOKENS:,} tokens, {kind}")
+                show(f"streaming an answer of {_TOKENS:,} tokens, {kind}")
                 tasks = _stream(page, f"{order} {_TOKENS} every 0.0005")
                 yield f"tasks over 50 ms while {_TOKENS:,} tokens stream, {kind}", tasks, "0"
-            say(f"sending {_WARM_UP + _HOUR} messages")
-            yield f"growth of the heap over {_HOUR} messages", f"{_heap_growth(page):.1f} MB", "flat"
+            show(f"sending {_WARM_UP + _MEASURED} messages")
+            yield f"growth of the heap over {_MEASURED} messages", f"{_heap_growth(page):.1f} MB", "flat"
 
 
 async def _write_session(server: Server) -> None:
@@ -109,7 +109,10 @@ def _open_session(page: Page) -> str:
 
 
 def _stream(page: Page, text: str) -> str:
-    """Count the browser's long tasks by their processor time: other programs of the machine add none."""
+    """Return the number of long tasks of the browser, and the longest.
+
+    Processor time counts, because other programs of the machine lengthen the elapsed time.
+    """
     session: Any = page.context.new_cdp_session(page)
     tasks: list[float] = []
     is_complete = False
@@ -143,7 +146,7 @@ def _heap_growth(page: Page) -> float:
     for number in range(_WARM_UP):
         _send(page, f"message {number}")
     before = heap()
-    for number in range(_HOUR):
+    for number in range(_MEASURED):
         _send(page, f"message {number}")
     return heap() - before
 

@@ -1,4 +1,4 @@
-"""The results as a table for people, and as a page."""
+"""Write the results as a table and as a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pygal
 from bench.measures import CONCURRENCY, Results
 
 _NAMES = {
-    "model": "the model itself",
+    "model": "the model without a gateway",
     "loop": "bare agent loop",
     "torana": "Torana, new sessions",
     "torana old": "Torana, old sessions",
@@ -24,59 +24,65 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """One line of what has to be reached."""
+    """A measured value and the bounds that it must reach."""
 
     measure: str
     value: float
     must: float
     aim: float
     unit: str
-    #: Whether more is better.
+    #: A larger value is better.
     rising: bool = False
 
     def reached(self, bound: float) -> bool:
-        """Whether the value is within the bound."""
+        """Return whether the value is within a bound."""
         return self.value >= bound if self.rising else self.value <= bound
 
 
 def goals(results: Results) -> list[Goal]:
-    """What was measured, against what must be reached; lines on the peer where it was measured."""
+    """Return the measured values with their bounds; nanobot's only if it was measured."""
     found = [
         Goal(
-            measure="one message, p50, to the bare agent loop",
+            measure="one message, p50, relative to the bare agent loop",
             value=results.ratio("torana c1 p50", "loop c1 p50"),
             must=1.7,
             aim=1.4,
             unit="×",
         ),
         Goal(
-            measure="messages a second at 16 at a time, of the bare agent loop's",
+            measure="messages per second, 16 at a time, relative to the bare agent loop",
             value=results.ratio("torana c16 per second", "loop c16 per second"),
             must=0.85,
             aim=1.0,
             unit="×",
             rising=True,
         ),
-        # Must and aim are 30 and 50 % less than 10 ms, on the machine of docs/explanation/performance.md.
+        # The bounds are 30 % and 50 % less than 10 ms on the machine of docs/explanation/performance.md.
         Goal(
-            measure="processor time a message at 16 at a time",
+            measure="processor time of a message, 16 at a time",
             value=results["torana c16 cpu"],
             must=7,
             aim=5,
             unit="ms",
         ),
         Goal(
-            measure="the same session 100 times, p50, to new ones",
+            measure="the same session 100 times, p50, relative to new sessions",
             value=results.ratio("same session", "new session"),
             must=1.2,
             aim=1.1,
             unit="×",
         ),
-        Goal(measure="processor time of --help", value=results["help cpu"], must=0.3, aim=0.2, unit="s"),
-        Goal(measure="processor time of sessions list", value=results["list cpu"], must=0.6, aim=0.4, unit="s"),
-        Goal(measure="cold start to /health", value=results["start health"], must=0.3, aim=0.25, unit="s"),
+        Goal(measure="processor time of torana --help", value=results["help cpu"], must=0.3, aim=0.2, unit="s"),
         Goal(
-            measure="cold start to the first answer, builtin model",
+            measure="processor time of torana sessions list",
+            value=results["list cpu"],
+            must=0.6,
+            aim=0.4,
+            unit="s",
+        ),
+        Goal(measure="start to /health", value=results["start health"], must=0.3, aim=0.25, unit="s"),
+        Goal(
+            measure="start to the first answer of the builtin model",
             value=results["start answer"],
             must=1.6,
             aim=1.2,
@@ -90,7 +96,7 @@ def goals(results: Results) -> list[Goal]:
             unit="MB",
         ),
         Goal(
-            measure="memory after the first message, OpenAI's wire",
+            measure="memory after the first message, OpenAI protocol",
             value=results["memory openai"],
             must=125,
             aim=110,
@@ -102,14 +108,14 @@ def goals(results: Results) -> list[Goal]:
     if "nanobot c1 p50" in results:
         found += [
             Goal(
-                measure="one message, p50, of nanobot's",
+                measure="one message, p50, relative to nanobot",
                 value=results.ratio("torana c1 p50", "nanobot c1 p50"),
                 must=1 / 6,
                 aim=1 / 8,
                 unit="×",
             ),
             Goal(
-                measure="messages a second at 16 at a time, of nanobot's",
+                measure="messages per second, 16 at a time, relative to nanobot",
                 value=results.ratio("torana c16 per second", "nanobot c16 per second"),
                 must=9,
                 aim=12,
@@ -121,13 +127,13 @@ def goals(results: Results) -> list[Goal]:
 
 
 def markdown(results: Results, *, rounds: int, messages: int) -> str:
-    """The page of the results."""
+    """Return the results as a page of Markdown."""
     memory = psutil.virtual_memory().total / 2**30
     machine = (
         f"{datetime.now(UTC):%Y-%m-%d}, {psutil.cpu_count()} processors, {memory:.0f} GiB, {platform.system()} "
         f"{platform.release()}, Python {platform.python_version()}. Medians of {rounds} rounds of {messages} "
-        "messages one at a time and four times as many otherwise; model, gateway and caller are processes of "
-        "their own on the same machine."
+        "messages one at a time, and four times as many with more at a time. Model, gateway and caller are "
+        "separate processes on the same machine."
     )
     lines = [
         "# Benchmark",
@@ -143,7 +149,7 @@ def markdown(results: Results, *, rounds: int, messages: int) -> str:
         lines.append(f"| {goal.measure} | {goal.value:.3g} {goal.unit} | {bounds} |")
     lines += [
         "",
-        "| | at a time | p50 ms | p95 ms | p99 ms | a second | processor ms |",
+        "| | at a time | p50 ms | p95 ms | p99 ms | per second | processor ms |",
         "|---|---|---|---|---|---|---|",
     ]
     for key, name in _NAMES.items():
@@ -159,12 +165,12 @@ def markdown(results: Results, *, rounds: int, messages: int) -> str:
         (
             f"First event of a stream: p50 {results['first event p50']:.1f} ms, "
             f"p95 {results['first event p95']:.1f} ms. Memory: {results['memory started']:.0f} MB when "
-            f"started, {results['memory after load']:.0f} MB after the load."
+            f"started, {results['memory after load']:.0f} MB after the measurements."
         ),
         "",
-        "![milliseconds a message](latency.svg)",
+        "![milliseconds per message](latency.svg)",
         "",
-        "![messages a second](throughput.svg)",
+        "![messages per second](throughput.svg)",
         "",
     ]
     return "\n".join(lines)
@@ -173,10 +179,10 @@ def markdown(results: Results, *, rounds: int, messages: int) -> str:
 def draw(results: Results, folder: Path) -> None:
     """Write the plots beside the page."""
     for name, key, title in (
-        ("latency", "p50", "Milliseconds a message (p50)"),
-        ("throughput", "per second", "Messages a second"),
+        ("latency", "p50", "Milliseconds per message (p50)"),
+        ("throughput", "per second", "Messages per second"),
     ):
-        # Its methods have no types.
+        # pygal has no type hints.
         chart: Any = pygal.Bar(
             title=title, js=[], legend_at_bottom=True, width=800, height=420, logarithmic=True
         )

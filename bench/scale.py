@@ -1,7 +1,7 @@
-"""A full database, many streams, many messages: ``python -m bench.scale``.
+"""Measure a full database, many event streams and many messages: ``python -m bench.scale``.
 
-The database is filled with copies of one session that was really held. What is measured on it is measured on
-an empty one in turns with it.
+The database is filled with copies of one real session. A gateway on an empty database is measured in
+alternating turns with it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import Connection
-from bench.load import Say, measure, to_torana
-from bench.measures import saying, taking_turns, with_model
+from bench.load import Send, measure, to_torana
+from bench.measures import alternate, sending_to, with_model
 from bench.servers import Server, instant_model, torana
 
 RESULTS = Path(__file__).with_name("results")
 
-#: The channel of the session that is copied, and the turns that are held in it.
+#: The channel of the session that is copied, and the number of its turns.
 _TEMPLATE = "template"
 _TURNS = 10
 
-#: Messages of each kind that are said to the full database and to the empty one.
-_ASKED = 500
+#: Messages to new sessions and to old sessions of each of the two gateways.
+_MESSAGES = 500
 
-#: Streams that are open together: they are opened one after the other in so many seconds, and each of them
-#: takes longer than that, a piece every few seconds.
+#: The number of event streams, and the seconds within which they are opened. Each stream lasts longer, so all
+#: are open together.
 _STREAMS = 1_000
 _OPENING = 25.0
 _QUESTION = "stream 10 every 4"
@@ -53,9 +53,9 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=100_000, help="sessions in the full database (100000)")
     parser.add_argument("--messages", type=int, default=20_000, help="messages of the soak (20000)")
     arguments = parser.parse_args()
-    if arguments.sessions < _ASKED:
-        parser.error(f"--sessions must be {_ASKED} at least: so many of them are asked")
-    _raise_handles()
+    if arguments.sessions < _MESSAGES:
+        parser.error(f"--sessions must be at least {_MESSAGES}, because each gets one message")
+    _raise_file_limit()
     console = Console(stderr=True)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="torana-scale-") as home, console.status("starting") as status:
@@ -71,56 +71,56 @@ def main() -> None:
     Console().print(table)
 
 
-def _sessions(home: Path, count: int, say: Callable[[str], None]) -> list[Row]:
+def _sessions(home: Path, count: int, show: Callable[[str], None]) -> list[Row]:
     with ExitStack() as stack:
         model = stack.enter_context(instant_model())
-        say(f"filling a database with {count:,} sessions of {2 * _TURNS} messages")
+        show(f"filling a database with {count:,} sessions of {2 * _TURNS} messages")
         full = home / "full"
         with torana(full, **with_model(model)) as server:
-            asyncio.run(_hold_template(server))
+            asyncio.run(_talk_in_template(server))
         _fill(full / "torana.db", count)
         gateways = {
             name: stack.enter_context(torana(home / name, **with_model(model))) for name in ("empty", "full")
         }
-        asyncio.run(_hold_template(gateways["empty"]))
-        say("measuring")
-        ways = {
-            "empty": saying(gateways["empty"].url, to_torana),
-            "full": saying(gateways["full"].url, to_torana),
-            "empty old": saying(gateways["empty"].url, _in_old(0)),
-            "full old": saying(gateways["full"].url, _in_old(count)),
+        asyncio.run(_talk_in_template(gateways["empty"]))
+        show("measuring")
+        senders = {
+            "empty": sending_to(gateways["empty"].url, to_torana),
+            "full": sending_to(gateways["full"].url, to_torana),
+            "empty old": sending_to(gateways["empty"].url, _in_old(0)),
+            "full old": sending_to(gateways["full"].url, _in_old(count)),
         }
-        samples = asyncio.run(taking_turns(ways, messages=_ASKED))
+        samples = asyncio.run(alternate(senders, messages=_MESSAGES))
     middle = {name: sample.p50 for name, sample in samples.items()}
     new, old = middle["full"] / middle["empty"], middle["full old"] / middle["empty old"]
-    kind = f"{count:,} sessions on disk: p50 to an empty database"
+    kind = f"{count:,} sessions on disk: p50 relative to an empty database"
     return [
         (f"{kind}, new sessions", f"{new:.2f} × ({middle['full']:.1f} ms)", "1.2", "1.05"),
         (f"{kind}, old sessions", f"{old:.2f} × ({middle['full old']:.1f} ms)", "1.2", "1.05"),
     ]
 
 
-async def _hold_template(server: Server) -> None:
+async def _talk_in_template(server: Server) -> None:
     connection = await Connection.open(server.url)
     for _ in range(_TURNS):
         await connection.post("/message", {"content": "hello", "channelId": _TEMPLATE})
     connection.close()
 
 
-def _in_old(count: int) -> Say:
-    """Messages to sessions of the full database, each to one that was not asked yet; 0 is the template."""
-    drawn = iter(random.sample(range(1, count + 1), _ASKED) if count else [0] * _ASKED)
+def _in_old(count: int) -> Send:
+    """Return a sender whose messages go to different sessions of the full database; with 0, to the template."""
+    drawn = iter(random.sample(range(1, count + 1), _MESSAGES) if count else [0] * _MESSAGES)
 
-    async def say(connection: Connection, _: int) -> None:
+    async def send(connection: Connection, _: int) -> None:
         number = next(drawn)
         channel = f"{_TEMPLATE}-{number}" if number else _TEMPLATE
         await connection.post("/message", {"content": "hello", "channelId": channel})
 
-    return say
+    return send
 
 
 def _fill(path: Path, count: int) -> None:
-    """Copy the template's rows so many times, each under ids of its own."""
+    """Copy the rows of the template ``count`` times, with new ids."""
     renamed = {"sessions": {"id", "channel"}, "turns": {"id", "session_id", "channel"}}
     renamed["history"] = {"session_id", "turn_id"}
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -135,8 +135,8 @@ def _fill(path: Path, count: int) -> None:
             )
 
 
-def _streams(home: Path, say: Callable[[str], None]) -> Row:
-    say(f"{_STREAMS:,} event streams at once")
+def _streams(home: Path, show: Callable[[str], None]) -> Row:
+    show(f"{_STREAMS:,} event streams at once")
     with instant_model() as model:
         many = {"concurrency": str(_STREAMS), "queue": str(2 * _STREAMS)}
         with torana(home / "streams", **with_model(model), **many) as server:
@@ -147,7 +147,7 @@ def _streams(home: Path, say: Callable[[str], None]) -> Row:
 
 
 async def _follow(server: Server) -> tuple[list[float], int]:
-    """How late each delta came, in milliseconds, and how many streams came to their end."""
+    """Return the delay of each delta in milliseconds, and the number of complete streams."""
     late: list[float] = []
 
     async def follow(number: int) -> bool:
@@ -166,25 +166,25 @@ async def _follow(server: Server) -> tuple[list[float], int]:
     return late, sum(ended)
 
 
-def _soak(home: Path, messages: int, say: Callable[[str], None]) -> Row:
+def _soak(home: Path, messages: int, show: Callable[[str], None]) -> Row:
     memory: list[tuple[int, float]] = []
     handles: list[tuple[int, int]] = []
     step = max(messages // 40, 1)
     with instant_model() as model, torana(home / "soak", **with_model(model)) as server:
-        for said in range(step, messages + 1, step):
-            say(f"soak: {said:,} of {messages:,} messages")
+        for sent in range(step, messages + 1, step):
+            show(f"soak: {sent:,} of {messages:,} messages")
             asyncio.run(measure(server.url, to_torana, messages=step, concurrency=16))
-            memory.append((said, server.memory))
-            handles.append((said, server.handles))
+            memory.append((sent, server.memory))
+            handles.append((sent, server.handles))
     _draw_soak(memory, handles)
-    quarter = next(mb for said, mb in memory if said >= messages // 4)
+    quarter = next(mb for sent, mb in memory if sent >= messages // 4)
     growth = (memory[-1][1] / quarter - 1) * 100
     measured = f"{growth:+.1f} % ({quarter:.0f} to {memory[-1][1]:.0f} MB, {handles[-1][1]} handles)"
     return f"memory from message {messages // 4:,} to {messages:,}", measured, "+5 %", "+2 %"
 
 
 def _draw_soak(memory: list[tuple[int, float]], handles: list[tuple[int, int]]) -> None:
-    # Its methods have no types.
+    # pygal has no type hints.
     chart: Any = pygal.XY(title="Messages, memory and open files", js=[], width=800, height=420, dots_size=2)
     chart.add("resident MB", memory)
     chart.add("file handles", handles)
@@ -192,7 +192,7 @@ def _draw_soak(memory: list[tuple[int, float]], handles: list[tuple[int, int]]) 
     chart.render_to_file(str(RESULTS / "soak.svg"))
 
 
-def _raise_handles() -> None:
+def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

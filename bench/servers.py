@@ -1,4 +1,4 @@
-"""The processes that are measured, started as their users start them."""
+"""Start the measured programs as their users start them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import psutil
 
 _PATIENCE = 60.0
 
-#: The gateway with what it needs, as users have it: what tests need beside it takes memory, and a slower start.
+#: An environment with the runtime dependencies only: those of the tests take memory and slow the start down.
 PYTHON = Path(__file__).parents[1] / ".venv-bench" / "bin" / "python"
 
 _SERVE = [str(PYTHON.with_name("torana")), "serve"]
 
 
 class Server:
-    """A running process that answers HTTP."""
+    """A running HTTP server process."""
 
     def __init__(self, *, url: str, process: psutil.Process) -> None:
         self.url = url
@@ -33,24 +33,27 @@ class Server:
 
     @property
     def memory(self) -> float:
-        """Resident memory, in MB."""
+        """Return the resident memory in MB."""
         return self._process.memory_info().rss / 1e6
 
     @property
     def handles(self) -> int:
-        """Open file descriptors: the size of a list that the gateway closes to its own user (Linux 6.2)."""
+        """Return the number of open file descriptors.
+
+        The gateway hides their list from its own user; since Linux 6.2 its size is the number.
+        """
         return Path(f"/proc/{self._process.pid}/fd").stat().st_size or self._process.num_fds()
 
     @property
     def cpu(self) -> float:
-        """Seconds of processor time so far."""
+        """Return the seconds of processor time so far."""
         times = self._process.cpu_times()
         return times.user + times.system
 
 
 @contextmanager
 def instant_model() -> Generator[str]:
-    """The model that answers at once; gives its base URL."""
+    """Run the instant model, and yield its base URL."""
     process = subprocess.Popen(
         [PYTHON, "-m", "bench.model"], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
     )
@@ -63,7 +66,10 @@ def instant_model() -> Generator[str]:
 
 @contextmanager
 def torana(home: Path, **settings: str) -> Generator[Server]:
-    """The gateway, ready, with every limit off; ``settings`` are ``TORANA_…`` without the prefix."""
+    """Run a gateway without rate limits, and yield it when it is ready.
+
+    ``settings`` are names of ``TORANA_`` variables without the prefix, and their values.
+    """
     port = _free_port()
     environ = {
         "TORANA_RATE_PER_USER": "0",
@@ -78,7 +84,7 @@ def torana(home: Path, **settings: str) -> Generator[Server]:
 
 @contextmanager
 def nanobot(python: Path, home: Path, model_url: str) -> Generator[Server]:
-    """The peer's HTTP server, ready, with the same model."""
+    """Run nanobot's HTTP server with the same model, and yield it when it is ready."""
     port = _free_port()
     home.mkdir(parents=True, exist_ok=True)
     config = home / "config.json"
@@ -92,7 +98,7 @@ def nanobot(python: Path, home: Path, model_url: str) -> Generator[Server]:
 
 
 def wait_for(url: str, text: str = "") -> float:
-    """Ask again and again until the answer holds the text; gives the seconds that took."""
+    """Repeat a request until the response contains a text, and return the elapsed seconds."""
     began = time.monotonic()
     while time.monotonic() < began + _PATIENCE:
         try:
@@ -105,7 +111,7 @@ def wait_for(url: str, text: str = "") -> float:
 
 
 def ask(url: str, body: Mapping[str, Any]) -> None:
-    """POST a body, and wait for the answer."""
+    """Send a POST request, and wait for the response."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
@@ -114,7 +120,7 @@ def ask(url: str, body: Mapping[str, Any]) -> None:
 
 @contextmanager
 def started(home: Path, **settings: str) -> Generator[tuple[str, float]]:
-    """The gateway, just started and not awaited: its URL, and when it was started."""
+    """Start a gateway, and yield its URL and the time of its start without waiting for it."""
     port = _free_port()
     environ = {"TORANA_DATA_DIR": str(home), "TORANA_PORT": str(port)}
     environ |= {f"TORANA_{name.upper()}": value for name, value in settings.items()}
@@ -124,7 +130,7 @@ def started(home: Path, **settings: str) -> Generator[tuple[str, float]]:
 
 
 def command_cpu(home: Path, *arguments: str) -> float:
-    """Seconds of processor time of a command of ``torana`` on a data directory."""
+    """Return the seconds of processor time of a ``torana`` command on a data directory."""
     environ = {**_without_settings(), "TORANA_DATA_DIR": str(home)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([_SERVE[0], *arguments], env=environ, stdout=subprocess.DEVNULL, check=True)
@@ -133,7 +139,7 @@ def command_cpu(home: Path, *arguments: str) -> float:
 
 
 def installed_size() -> float:
-    """MiB on disk of what the gateway runs with, without byte code and without the tools that install it."""
+    """Return the MiB on disk of the gateway's environment, without byte code and installers."""
     kept = (path for path in PYTHON.parents[1].rglob("*") if path.is_file() and not path.is_symlink())
     tools = {"__pycache__", "pip", "setuptools", "pkg_resources", "_distutils_hack"}
     return sum(path.stat().st_blocks * 512 for path in kept if not tools & set(path.parts)) / 2**20
