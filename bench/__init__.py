@@ -1,1 +1,1 @@
-"""How fast Torana is, beside what it could not be faster than: ``python -m bench --help``."""
+"""Measure Torana beside the bare agent loop: ``python -m bench --help``."""

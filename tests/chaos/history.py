@@ -1,4 +1,4 @@
-"""What clients of a cluster see, and the check that the cluster has kept its promises."""
+"""The observations of the clients of a cluster, and the check that the cluster has kept its promises."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What all clients have seen, in the order of time."""
+    """The observations of all clients, in order of time."""
 
     sent: dict[str, Message] = field(default_factory=dict[str, Message])
     #: The name of a message and the id of its turn, for each acknowledgement, also a repeated one.

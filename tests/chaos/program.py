@@ -32,7 +32,7 @@ def _append(file, text):
 
 
 def _hold(place):
-    """Where the test wants it, say that the place is reached and wait for a file, or for death."""
+    """At the place that the test chose, report it and wait for a file or for the end of the process."""
     if (HOME / f"hold-{place}").exists():
         (HOME / f"held-{place}").touch()
         while (HOME / f"hold-{place}").exists():
@@ -110,7 +110,7 @@ class Program:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def wait_until_up(self) -> None:

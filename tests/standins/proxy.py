@@ -110,7 +110,7 @@ class FaultyProxy:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the fault of ``spoil`` has not occurred yet."""
+        """Return whether the fault of ``spoil`` has not occurred yet."""
         return self._trap is not None
 
     def heal(self) -> None:

@@ -348,7 +348,7 @@ class Silent:
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
 
 class Talkative(SqliteDatabase):

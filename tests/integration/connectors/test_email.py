@@ -66,7 +66,7 @@ def settings(platform: MailServer, **changed: Any) -> dict[str, Any]:
 
 async def until_seen(platform: MailServer, count: int) -> None:
     async with asyncio.timeout(20):
-        while len(platform.dovecot.seen(platform.user)) < count:  # noqa: ASYNC110 - nobody tells
+        while len(platform.dovecot.seen(platform.user)) < count:  # noqa: ASYNC110 - the server announces nothing
             await asyncio.sleep(0.01)
 
 

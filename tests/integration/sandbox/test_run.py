@@ -99,7 +99,7 @@ def descriptors() -> int:
 
 
 async def started(marker: str) -> None:
-    while not running(marker):  # noqa: ASYNC110 - a process tells nobody that it has started
+    while not running(marker):  # noqa: ASYNC110 - a started process gives no signal
         await asyncio.sleep(0.01)
 
 

@@ -175,7 +175,7 @@ def test_changes_are_refused_without_a_gateway(command: Command, add: Callable[.
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
-    """Gives every request the same answer, and records the requests."""
+    """Answers every request alike, and records the requests."""
 
     answer: ClassVar[tuple[int, bytes]]
     asked: ClassVar[list[tuple[str, str | None]]]

@@ -1,4 +1,4 @@
-"""How often the memory that answers a question is among the first five results: measured lower bounds.
+"""Lower bounds, as measured, on how often the right memory is among the first five results.
 
 The table lists memories and the questions asked later. All memories of a language are stored together.
 ``docs/explanation/memory.md`` states the same figures.

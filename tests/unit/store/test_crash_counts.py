@@ -1,4 +1,4 @@
-"""Which crashes count against a turn: those of an attempt that settled nothing."""
+"""Crashes count against a turn if its attempt had settled nothing."""
 
 from __future__ import annotations
 
