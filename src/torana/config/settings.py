@@ -25,6 +25,7 @@ from torana.config.fields import (
     Origins,
     OwnPrices,
     PermissionRules,
+    RedisUrl,
     Secret,
     Text,
     TokenLimits,
@@ -42,7 +43,7 @@ PREFIX = "TORANA_"
 FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 
 #: Secrets: never shown in messages, by ``config show`` or in logs.
-SECRETS = frozenset({"gateway_token", "database_url", "model_api_key", "search_api_key"})
+SECRETS = frozenset({"gateway_token", "database_url", "redis_url", "model_api_key", "search_api_key"})
 
 #: Tables that contain secrets: only the names of their entries are shown.
 TABLES = frozenset({"connectors", "mcp"})
@@ -114,6 +115,13 @@ class Settings(BaseModel):
         default=False,
         description=(
             "Let several gateways use the PostgreSQL database at the same time. Set it for all of them."
+        ),
+    )
+    redis_url: RedisUrl = Field(
+        default=None,
+        description=(
+            "The address of a Redis or Valkey server that all replicas share. It carries the events of "
+            "running turns from one replica to another, and may lose its data."
         ),
     )
     skills_dir: Directory = Field(
