@@ -95,7 +95,7 @@ class Erasure:
             counts=deleted.counts,
             files=files,
             copies=copies,
-            out_of_reach=(*OUT_OF_REACH, *self._database.out_of_reach),
+            out_of_reach=(*OUT_OF_REACH, *self._database.out_of_reach, *self._turns.live.sharing.out_of_reach),
         )
 
     async def _delete(self, user: str, act: Act) -> ErasedUser:

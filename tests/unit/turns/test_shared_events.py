@@ -66,7 +66,7 @@ async def until(look: Look) -> None:
     """Wait until ``look`` returns a true value."""
     async with asyncio.timeout(_PATIENCE):
         while not look():
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # noqa: ASYNC110 - the log sends no notification
 
 
 @pytest.fixture
@@ -326,6 +326,7 @@ async def test_foreign_messages_are_ignored(open_side: Open, redis: RedisProcess
     redis.execute("PUBLISH", key_of("t"), entry)
     redis.execute("PUBLISH", "torana:idle", entry)
     runs.say("t", "b")
+    await until(lambda: redis.execute("XLEN", key_of("t")) == 2)
     runs.say("t", "c")
 
     await until(lambda: follows.log.text("t").endswith("c"))

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from torana.aio import end_task
 from torana.store.redis.server import RedisServer, RedisUnavailable
 from torana.turns.events.base import EventLog
 from torana.turns.events.entries import (
@@ -76,8 +77,7 @@ class EventFollower:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_task(self._task)
 
     def follow(self, turn_id: str) -> None:
         """Follow a turn until ``end``. The log has opened an attempt of it."""
@@ -114,8 +114,7 @@ class EventFollower:
                     await self._read(client, message)
             await subscribing
         finally:
-            subscribing.cancel()
-            await asyncio.gather(subscribing, return_exceptions=True)
+            await end_task(subscribing)
             await channels.aclose()
 
     async def _keep_subscribing(self, channels: PubSub) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torana.aio import end_task
 from torana.messages import EventType
 from torana.store.redis.server import RedisServer, RedisUnavailable
 from torana.turns.events.base import EventLog
@@ -119,8 +120,7 @@ class EventPublisher:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_task(self._task)
 
     def begin(self, turn_id: str) -> None:
         """Begin the stream of an attempt that the log has opened."""

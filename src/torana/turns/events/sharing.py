@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torana.messages import EventType
@@ -18,6 +18,9 @@ class EventSharing:
     Event streams of other replicas lack what is not carried until the end of the turn, whose row has the whole
     reply. Only ``stop`` waits.
     """
+
+    #: The copies of events that ``delete`` does not reach, for the receipt of an erasure.
+    out_of_reach: Sequence[str] = ()
 
     def start(self) -> None:
         """Begin to work in the background."""
@@ -43,6 +46,10 @@ class EventSharing:
 
 class RedisEventSharing(EventSharing):
     """Carries events over a Redis server. While it fails, turns run and end as without it."""
+
+    out_of_reach = (
+        "snapshots and replicas of Redis; events in a server that cannot be reached expire in an hour",
+    )
 
     def __init__(self, *, server: RedisServer, log: EventLog) -> None:
         self._server = server
