@@ -48,9 +48,9 @@ async def test_server_is_described(redis: RedisProcess) -> None:
 
 
 async def test_description_names_the_reason_why_a_server_cannot_be_used(redis: RedisProcess) -> None:
-    with pytest.raises(OperatorError, match="cannot be used: .*invalid username-password pair"):
+    with pytest.raises(OperatorError, match=r"cannot be used: .*invalid username-password pair"):
         await RedisServer(f"redis://ana:geheim@127.0.0.1:{redis.port}/0").describe()
-    with pytest.raises(OperatorError, match="cannot be used: Error .* connecting to 127.0.0.1:1"):
+    with pytest.raises(OperatorError, match=r"cannot be used: Error .* connecting to 127\.0\.0\.1:1"):
         await RedisServer("redis://127.0.0.1:1").describe()
     redis.execute("REPLICAOF", "127.0.0.1", "1")
     with pytest.raises(OperatorError, match="read only replica"):

@@ -65,8 +65,8 @@ class Side:
 async def until(look: Look) -> None:
     """Wait until ``look`` returns a true value."""
     async with asyncio.timeout(_PATIENCE):
-        while not look():
-            await asyncio.sleep(0.002)  # noqa: ASYNC110 - the log sends no notification
+        while not look():  # noqa: ASYNC110 - the log sends no notification
+            await asyncio.sleep(0.002)
 
 
 @pytest.fixture
