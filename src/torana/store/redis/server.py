@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 #: The purposes for which the gateway uses the server.
-RedisPurpose = Literal["publish", "follow", "rates"]
+RedisPurpose = Literal["publish", "follow"]
 
 #: Parameters of redis-py; those in the address come first.
 _OPTIONS: dict[str, Any] = {
