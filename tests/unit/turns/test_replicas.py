@@ -15,7 +15,7 @@ from pydantic_ai.messages import ToolCallPart
 from tests.assembling import turns_over
 
 from torana.agent import TurnAgent
-from torana.errors import TakenOver
+from torana.errors import QueueFull, TakenOver
 from torana.messages import Inbound, Turn
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
@@ -28,6 +28,7 @@ from torana.turns import Turns
 from torana.turns import replicas as module
 from torana.turns.approvals import Choice
 from torana.turns.outcomes import cut_off
+from torana.turns.queue import Queue
 
 Message = Callable[..., Inbound]
 
@@ -142,6 +143,20 @@ async def test_decision_is_announced(
     await second.turns.approvals.decide("gateway", turn.id, "c1", Choice(approve=True), act)
 
     assert (await soon(waiting)).reply == "I paid."
+
+
+async def test_limits_of_the_queue_hold_for_all_replicas_together(open_replica: Open, message: Message) -> None:
+    first, second = await open_replica([asyncio.Event()]), await open_replica("done")
+    for number in range(Queue().per_session):
+        replica = (first, second)[number % 2]
+        await replica.turns.accept(message(key=str(number)))
+
+    with pytest.raises(QueueFull):
+        await second.turns.accept(message())
+    repeated = await second.turns.accept(message(key="0"))
+    await second.turns.accept(message(channel="another"))
+
+    assert repeated.seq == 1
 
 
 async def test_message_that_interrupts_is_announced(open_replica: Open, message: Message) -> None:
