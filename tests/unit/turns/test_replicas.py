@@ -13,7 +13,7 @@ from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.turns.conftest import OpenReplica as Open
 
-from torana.errors import TakenOver
+from torana.errors import QueueFull, TakenOver
 from torana.messages import Inbound, Turn
 from torana.store.engine.postgres.replicas import list_replicas
 from torana.store.rows import shared_turns
@@ -22,6 +22,7 @@ from torana.tools import ToolContext
 from torana.turns import replicas as module
 from torana.turns.approvals import Choice
 from torana.turns.outcomes import cut_off
+from torana.turns.queue import Queue
 
 Message = Callable[..., Inbound]
 
@@ -76,6 +77,20 @@ async def test_decision_is_announced(
     await second.turns.approvals.decide("gateway", turn.id, "c1", Choice(approve=True), act)
 
     assert (await soon(waiting)).reply == "I paid."
+
+
+async def test_limits_of_the_queue_hold_for_all_replicas_together(open_replica: Open, message: Message) -> None:
+    first, second = await open_replica([asyncio.Event()]), await open_replica("done")
+    for number in range(Queue().per_session):
+        replica = (first, second)[number % 2]
+        await replica.turns.accept(message(key=str(number)))
+
+    with pytest.raises(QueueFull):
+        await second.turns.accept(message())
+    repeated = await second.turns.accept(message(key="0"))
+    await second.turns.accept(message(channel="another"))
+
+    assert repeated.seq == 1
 
 
 async def test_message_that_interrupts_is_announced(open_replica: Open, message: Message) -> None:
