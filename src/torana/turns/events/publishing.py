@@ -26,8 +26,8 @@ _RETRY = 1.0
 #: The memory in bytes of the events of one turn that wait for Redis. Beyond it the whole text is sent instead.
 _WAITING = 65_536
 
-#: A snapshot of the text replaces the earlier entries after this number of bytes, or of the text's own size if
-#: that is larger, and after this number of entries.
+#: A snapshot of the text replaces the earlier entries after this number of bytes, or of the size of the last
+#: snapshot if that is larger, and after this number of entries.
 _SNAPSHOT_BYTES = 262_144
 _SNAPSHOT_ENTRIES = 1_000
 _ENTRIES = 2 * _SNAPSHOT_ENTRIES
@@ -55,7 +55,8 @@ class _Stream:
     size: int = 0
     #: The whole text replaces all earlier entries: some were not added, or they have become too many.
     needs_snapshot: bool = False
-    #: The bytes and the entries since the last snapshot.
+    #: The size of the last snapshot, and the bytes and the entries since then.
+    snapshot_bytes: int = 0
     added_bytes: int = 0
     added: int = 0
     ended: bool = False
@@ -77,7 +78,13 @@ class _Stream:
         self.number += 1
         self.added = 0 if replaces else self.added + 1
         self.added_bytes = 0 if replaces else self.added_bytes + size
+        self.snapshot_bytes = size if replaces else self.snapshot_bytes
         self.events, self.size, self.needs_snapshot = [], 0, False
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether a snapshot is shorter than the entries that it would replace."""
+        return self.added_bytes > max(_SNAPSHOT_BYTES, self.snapshot_bytes) or self.added >= _SNAPSHOT_ENTRIES
 
     @property
     def waits(self) -> bool:
@@ -127,6 +134,7 @@ class EventPublisher:
         attempt = self._log.attempt(turn_id)
         if attempt is None:
             return
+        self._deleted.pop(turn_id, None)  # a retried turn
         self._streams[turn_id] = _Stream(attempt=attempt)
         if attempt > 1:
             self.publish(turn_id, "turn.resumed", {"attempt": attempt, "text": self._log.text(turn_id)})
@@ -182,13 +190,11 @@ class EventPublisher:
                 stream.fall_back()
             raise
         for turn_id in deleted:
-            del self._deleted[turn_id]
+            self._deleted.pop(turn_id, None)
         for (turn_id, stream), length in zip(sent.items(), lengths, strict=True):
             if length is None:  # another replica continues the turn
                 self._streams.pop(turn_id, None)
-            elif (
-                length < 2 and stream.number > 1 and not entries[turn_id].replaces
-            ):  # Redis has lost the others
+            elif length == 1 < stream.number and not entries[turn_id].replaces:  # Redis has lost the others
                 stream.fall_back()
                 self._due.set()
 
@@ -197,11 +203,9 @@ class EventPublisher:
         if not stream.waits or (stream.ended and stream.needs_snapshot):
             return None
         events: Sequence[Event] = stream.events
-        text = self._log.text(turn_id)
-        is_long = stream.added_bytes > max(_SNAPSHOT_BYTES, len(text)) or stream.added >= _SNAPSHOT_ENTRIES
-        if replaces := stream.needs_snapshot or (is_long and not stream.ended):
+        if replaces := stream.needs_snapshot or (stream.is_long and not stream.ended):
             others = [event for event in events if event[0] != "message.delta"]
-            events = [("message.snapshot", {"text": text}), *others]
+            events = [("message.snapshot", {"text": self._log.text(turn_id)}), *others]
         document = write_events(merge_deltas(events))
         stream.note_taken(len(document), replaces=replaces)
         return _Entry(id=write_id(stream.attempt, stream.number), events=document, replaces=replaces)
