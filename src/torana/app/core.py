@@ -116,8 +116,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
     skills = open_skills(loaded, installed)
     model, windows = _fitted(settings, model or choose_model(loaded, skills, installed))
-    redis = redis_server(settings)
-    database = _database(settings)
+    redis, database = redis_server(settings), database_place(settings).open()
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
@@ -141,11 +140,10 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
     contexts = _contexts(settings, instructions, tool_list, sessions=sessions, memory=memory, takes=takes)
-    measured = fixed_tokens if budgets.bound_calls else None
-    traces = open_traces(loaded)
-    measurements = Measurements(tracer=traces) if traces else Measurements()
+    traces, measurements = _measurements(loaded)
     calls = MeasuredCalls(measurements=measurements, prices=prices)
     capabilities = _capabilities(rules, acting, tool_list, calls, traces)
+    measured = fixed_tokens if budgets.bound_calls else None
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets, windows)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
@@ -180,8 +178,10 @@ def _fitted(settings: Settings, model: Model) -> tuple[Model, Sequence[ContextBu
     return model, windows
 
 
-def _database(settings: Settings) -> Database:
-    return database_place(settings).open()
+def _measurements(loaded: Loaded) -> tuple[OtelTracer | None, Measurements]:
+    """Return the export of traces, if there is one, and the measurements, which feed it."""
+    traces = open_traces(loaded)
+    return traces, Measurements(tracer=traces) if traces else Measurements()
 
 
 def _rules(settings: Settings) -> Rules:
