@@ -190,7 +190,9 @@ def set_back(url: str, revision: str) -> None:
     """Give a database the revision of an older version, without the announcements of the newest one."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
-        connection.execute("DROP FUNCTION announce_turn, announce_decision CASCADE")
+        connection.execute("DROP FUNCTION announce_turn, announce_decision, announce_erasure CASCADE")
+        connection.execute("DROP TABLE erasures")
+        connection.execute("ALTER TABLE replicas DROP COLUMN erased")
 
 
 async def test_replica_upgrades_the_tables_while_older_replicas_write(postgres_server: PostgresServer) -> None:

@@ -13,6 +13,7 @@ from torana.errors import DatabaseBusy, DatabaseTooNew, DatabaseUnusable
 from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, is_additive, revisions, run_migrations
 from torana.store.engine.postgres.announcements import TRIGGERS
 from torana.store.engine.postgres.connection import OLDEST
+from torana.store.engine.postgres.erasures import ERASURES
 from torana.store.engine.tables import metadata
 
 #: The first half of the keys of Torana's advisory locks: "tora" in ASCII.
@@ -103,7 +104,7 @@ def create_tables(connection: Connection) -> None:
     """Create the newest tables without Alembic, whose import is slow."""
     copy_conditions()
     metadata.create_all(connection, checkfirst=False)
-    for statement in (REPLICAS_TABLE, *TRIGGERS):
+    for statement in (REPLICAS_TABLE, *TRIGGERS, *ERASURES):
         connection.exec_driver_sql(statement)
     connection.exec_driver_sql(_VERSION_TABLE)
     connection.execute(sa.text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
