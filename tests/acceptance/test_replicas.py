@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from tests.parts import end_without
 from tests.postgres import PostgresServer
 from tests.standins.gate import Gate
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Eventually = Callable[[Callable[[], Any]], Any]
 Replicas = Callable[..., list["Gateway"]]
 
+_QUESTION = {"content": "what is 6 * 7"}
 ASKS = json.dumps([{"tool": "calculate", "permission": "ask"}])
 
 
@@ -227,6 +229,51 @@ def test_replica_that_starts_carries_out_the_erasures_it_missed(
     assert stopped.stop() == 0
     stopped.start()
     assert len(traces_of(stopped, again)) == 2
+
+
+def test_replicas_whose_clocks_differ_by_a_minute_share_their_work(
+    server: PostgresServer,
+    new_gateway: Callable[..., Gateway],
+    installed_with_all: Path,
+    person: type[Person],
+    eventually: Eventually,
+) -> None:
+    url = server.create("torana")
+    clocks = [
+        new_gateway(
+            installed_with_all,
+            home=f"home {number}",
+            TORANA_DATABASE_URL=url,
+            TORANA_REPLICAS="true",
+            LD_PRELOAD=_fake_clock(),
+            FAKETIME=offset,
+            FAKETIME_DONT_FAKE_MONOTONIC="1",
+        )
+        for number, offset in enumerate(("-30s", "+30s"))
+    ]
+    for gateway in clocks:
+        gateway.start()
+    slow, fast = clocks
+    key = {"Idempotency-Key": str(uuid4())}
+    said = [httpx2.post(f"{one.url}message", json=_QUESTION, headers=key, timeout=60).json() for one in clocks]
+
+    assert said[0]["id"] == said[1]["id"]
+    for number in range(1, 9):
+        speaker = person(url=clocks[number % 2].url)
+        assert f"= {number * 7}" in speaker.say(f"what is 7 * {number}")
+    leases = "SELECT count(*) FROM replicas WHERE lease_until > now()"
+    assert eventually(lambda: server.execute(leases, "torana") == [(2,)])
+    for gateway in (slow, fast):
+        assert gateway.stop() == 0
+        assert "replica_ended" not in gateway.written_output()
+
+
+def _fake_clock() -> str:
+    """Return the library that shows another time to a process."""
+    found = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if found is None:
+        end_without("libfaketime", cure="apt install faketime")
+    return str(found)
 
 
 def test_replica_that_was_stopped_for_long_stores_nothing_and_ends(

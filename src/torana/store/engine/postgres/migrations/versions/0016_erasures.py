@@ -1,4 +1,4 @@
-"""Erasures that each replica carries out, and the last one that it has carried out."""
+"""Erasures that each replica carries out, and the name of the cluster of replicas."""
 
 from alembic import op
 
@@ -29,10 +29,11 @@ _STATEMENTS = (
     CREATE TRIGGER announce_erasure AFTER INSERT ON erasures FOR EACH ROW
     EXECUTE FUNCTION announce_erasure()
     """,
+    'CREATE TABLE cluster (name TEXT COLLATE "C" NOT NULL)',
 )
 
 
 def upgrade() -> None:
-    """Create the table, the column and the trigger."""
+    """Create the tables, the column and the trigger."""
     for statement in _STATEMENTS:
         op.execute(statement)
