@@ -79,8 +79,8 @@ def prepare_cluster(connection: Connection, target: str, *, cluster: str | None)
         raise DatabaseUnusable(
             f"the PostgreSQL database {target} belongs to the cluster {stored!r}, and this gateway is {own}. "
             "Name another database with TORANA_DATABASE_URL. If the gateway belongs to that cluster, set "
-            f"TORANA_CLUSTER={stored}. If the database is a copy for another cluster, rename it: "
-            "UPDATE cluster SET name = '...'"
+            f"TORANA_CLUSTER={stored}. If the database is a copy for another cluster, "
+            "change the name in its table cluster"
         )
 
 
