@@ -166,6 +166,10 @@ DatabaseUrl = Annotated[
     Annotated[SecretStr, AfterValidator(_database_url)] | None,
     Allowed("a URL such as postgresql://user:password@host:5432/database"),
 ]
+ClusterName = Annotated[
+    Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] | None,
+    Allowed("1 to 63 small letters, digits, `.`, `-` and `_`"),
+]
 BaseUrl = Annotated[
     Annotated[str, AfterValidator(_url)] | None,
     Allowed("an http or https URL without credentials, query and fragment, such as http://127.0.0.1:8000/v1"),
