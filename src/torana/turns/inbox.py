@@ -99,6 +99,7 @@ class Turns:
         await self._recovery.start()
         if self._database.replica is not None:
             self.replicas.start()
+            self.live.sharing.start()
 
     async def stop(self, *, grace: float) -> None:
         """Stop accepting, give running turns ``grace`` seconds, and leave the rest to the next start."""
@@ -110,6 +111,7 @@ class Turns:
         if self._commanding:  # the turns they wait for have ended, or end after the next start
             await asyncio.wait(self._commanding)
         await self.replicas.stop()
+        await self.live.sharing.stop()
         with suppress(StoreUnavailable):
             await self._database.run(requeue)
 
