@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from pathlib import Path
 
 from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits
 from torana.limits.prices import Prices
 from torana.measurements import Measurements
 from torana.messages import Turn, utc_now
+from torana.people.erased_files import ErasedFiles
+from torana.people.erasure import Erasure
+from torana.people.shared_erasures import SharedErasures
 from torana.store.engine.database import Database
 from torana.store.redis.server import RedisServer
+from torana.store.workspaces import Workspaces
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
@@ -60,3 +65,18 @@ def turns_over(
         max_crashes=max_crashes,
         clock=clock,
     )
+
+
+def erasure_over(
+    database: Database,
+    turns: Turns,
+    *,
+    data_dir: Path,
+    workspaces: Workspaces,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Erasure:
+    """Return the erasure of users from a database and a data directory."""
+    files = ErasedFiles(database=database, reader=turns.reader, data_dir=data_dir, workspaces=workspaces)
+    pending = turns.replicas.erasures
+    shared = SharedErasures(database=database, files=files, data_dir=data_dir, pending=pending)
+    return Erasure(database=database, turns=turns, shared=shared, pause=pause)

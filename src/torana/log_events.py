@@ -28,6 +28,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "delivery_failed": "A delivery failed because of a bug. It is tried again.",
         "delivery_refused": "A platform refused a reply. Decide with `torana deliveries`.",
         "discord_missed_messages_not_fetched": "Messages sent while the bot was offline could not be fetched.",
+        "erasure_not_carried_out": "Files of an erased user could not be deleted. It is repeated.",
         "event_ignored": "An event of a chat platform is malformed. It was ignored.",
         "events_not_shared": "Events were not shared with other replicas because of a bug. It is tried again.",
         "file_not_fetched": "A file of a message could not be fetched. The agent receives its name only.",

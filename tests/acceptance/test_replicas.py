@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from hashlib import sha256
 from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from tests.parts import end_without
 from tests.postgres import PostgresServer
 from tests.standins.gate import Gate
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Eventually = Callable[[Callable[[], Any]], Any]
 Replicas = Callable[..., list["Gateway"]]
 
+_QUESTION = {"content": "what is 6 * 7"}
 ASKS = json.dumps([{"tool": "calculate", "permission": "ask"}])
 
 
@@ -153,6 +156,124 @@ def test_other_replica_decides_and_cancels(
     with bob.client() as client:
         assert client.post(f"{turn}/cancel").raise_for_status().json()["status"] == "cancelled"
     assert ana.get(turn)["status"] == "cancelled"
+
+
+def traces_of(gateway: Gateway, turn: str) -> list[Path]:
+    """Return the log files with lines of a turn, and the users' files of a replica."""
+    line = f'"turn_id": "{turn}"'
+    logs = [file for file in (gateway.data_dir / "logs").iterdir() if line in file.read_text()]
+    return [*logs, *(gateway.data_dir / "workspaces").glob("*/*")]
+
+
+def talk_and_leave_a_file(gateway: Gateway, ana: Person, eventually: Eventually) -> str:
+    """Have a replica log a turn and store a file of the user; return the id of the turn."""
+    turn = begin(ana, "what is 6 * 7").rpartition("/")[2]
+    assert "42" in eventually(lambda: reply_of(ana.get(f"v1/turns/{turn}")))
+    folder = gateway.data_dir / "workspaces" / sha256(b"ana").hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "note.txt").write_text("a note of ana")
+    eventually(lambda: len(traces_of(gateway, turn)) == 2)
+    return turn
+
+
+def erase(person: Person, user: str) -> list[str]:
+    """Erase a user and return what the receipt says is out of reach."""
+    with person.client() as client:
+        return client.delete(f"v1/users/{user}").raise_for_status().json()["outOfReach"]
+
+
+def test_erasure_reaches_the_files_of_all_replicas(
+    replicas: Replicas, person: type[Person], eventually: Eventually
+) -> None:
+    first, other = replicas(2)
+    ana, bob = person(url=other.url, user="ana"), person(url=first.url, user="bob")
+    turn = talk_and_leave_a_file(other, ana, eventually)
+
+    out_of_reach = erase(bob, "ana")
+
+    assert traces_of(other, turn) == []
+    assert "has not confirmed" not in "".join(out_of_reach)
+
+
+def test_receipt_names_replicas_that_erase_later(
+    replicas: Replicas, server: PostgresServer, person: type[Person], eventually: Eventually
+) -> None:
+    first, paused = replicas(2)
+    ana, bob = person(url=paused.url, user="ana"), person(url=first.url, user="bob")
+    turn = talk_and_leave_a_file(paused, ana, eventually)
+    paused.signal(signal.SIGSTOP)
+    out_of_reach = erase(bob, "ana")
+    paused.signal(signal.SIGCONT)
+    named = [text.split()[10] for text in out_of_reach if "has not confirmed" in text]
+
+    assert len(named) == 1
+    assert named[0].startswith("rep_")
+    eventually(lambda: not traces_of(paused, turn))
+    behind = "SELECT 1 FROM replicas WHERE erased < (SELECT max(number) FROM erasures)"
+    eventually(lambda: not server.execute(behind, "torana"))
+
+
+def test_replica_that_starts_carries_out_the_erasures_it_missed(
+    replicas: Replicas, person: type[Person], eventually: Eventually
+) -> None:
+    first, stopped = replicas(2)
+    ana, bob = person(url=stopped.url, user="ana"), person(url=first.url, user="bob")
+    turn = talk_and_leave_a_file(stopped, ana, eventually)
+    assert stopped.stop() == 0
+    assert "the data directories of replicas that do not run, until their next start" in erase(bob, "ana")
+    assert len(traces_of(stopped, turn)) == 2
+
+    stopped.start()
+    assert traces_of(stopped, turn) == []
+    again = talk_and_leave_a_file(stopped, ana, eventually)
+    assert stopped.stop() == 0
+    stopped.start()
+    assert len(traces_of(stopped, again)) == 2
+
+
+def test_replicas_whose_clocks_differ_by_a_minute_share_their_work(
+    server: PostgresServer,
+    new_gateway: Callable[..., Gateway],
+    installed_with_all: Path,
+    person: type[Person],
+    eventually: Eventually,
+) -> None:
+    url = server.create("torana")
+    clocks = [
+        new_gateway(
+            installed_with_all,
+            home=f"home {number}",
+            TORANA_DATABASE_URL=url,
+            TORANA_REPLICAS="true",
+            LD_PRELOAD=_fake_clock(),
+            FAKETIME=offset,
+            FAKETIME_DONT_FAKE_MONOTONIC="1",
+        )
+        for number, offset in enumerate(("-30s", "+30s"))
+    ]
+    for gateway in clocks:
+        gateway.start()
+    slow, fast = clocks
+    key = {"Idempotency-Key": str(uuid4())}
+    said = [httpx2.post(f"{one.url}message", json=_QUESTION, headers=key, timeout=60).json() for one in clocks]
+
+    assert said[0]["id"] == said[1]["id"]
+    for number in range(1, 9):
+        speaker = person(url=clocks[number % 2].url)
+        assert f"= {number * 7}" in speaker.say(f"what is 7 * {number}")
+    leases = "SELECT count(*) FROM replicas WHERE lease_until > now()"
+    assert eventually(lambda: server.execute(leases, "torana") == [(2,)])
+    for gateway in (slow, fast):
+        assert gateway.stop() == 0
+        assert "replica_ended" not in gateway.written_output()
+
+
+def _fake_clock() -> str:
+    """Return the library that shows another time to a process."""
+    found = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if found is None:
+        end_without("libfaketime", cure="apt install faketime")
+    return str(found)
 
 
 def test_replica_that_was_stopped_for_long_stores_nothing_and_ends(

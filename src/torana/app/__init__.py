@@ -32,9 +32,11 @@ from torana.limits.rates import MessageRates
 from torana.limits.usage_reports import Spending
 from torana.messages import utc_now
 from torana.people.audit import AuditRecord
+from torana.people.erased_files import ErasedFiles
 from torana.people.erasure import Erasure
 from torana.people.export import Export
 from torana.people.pairing import Pairing
+from torana.people.shared_erasures import SharedErasures
 from torana.people.sign_in import SignIns
 from torana.people.tokens import Tokens
 from torana.reload import Reload
@@ -62,6 +64,7 @@ class App:
     connectors: Connectors
     hooks: HooksListener | None
     reload: Reload
+    erasures: SharedErasures
     #: Names of environment variables that have been read and may be removed.
     secret_variables: frozenset[str]
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -110,6 +113,8 @@ class App:
         open_.push_async_callback(core.acting.mcp.stop)
         core.acting.mcp.start()
         await self.services.skills.changes.start()
+        open_.push_async_callback(self.erasures.stop)
+        await self.erasures.start()
         open_.push_async_callback(core.turns.stop, grace=0)
         await core.turns.start()
         open_.push_async_callback(self.connectors.stop)
@@ -152,6 +157,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     core.asks.append(connectors)
     core.ended.extend([connectors.on_turn_ended, metrics.on_turn_ended, ticker.on_turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
+    erasures = _erasures(settings, core)
     services = Services(
         turns=core.turns,
         sessions=core.sessions,
@@ -159,7 +165,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         changes=SessionChanges(database=core.database, sessions=core.sessions, turns=core.turns),
         memory=core.memory,
         schedules=core.schedules,
-        people=_people(settings, core),
+        people=_people(settings, core, erasures),
         rates=rates,
         mcp=core.acting.mcp,
         connections=_connections(core, connectors, pairing, reload),
@@ -182,6 +188,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         connectors=connectors,
         hooks=_hooks(settings, connectors),
         reload=reload,
+        erasures=erasures,
         secret_variables=secret_variables(loaded),
     )
 
@@ -215,8 +222,23 @@ def _connections(core: Core, connectors: Connectors, pairing: Pairing, reload: R
     )
 
 
-def _people(settings: Settings, core: Core) -> People:
-    database, workspaces = core.database, core.workspaces
+def _erasures(settings: Settings, core: Core) -> SharedErasures:
+    files = ErasedFiles(
+        database=core.database,
+        reader=core.turns.reader,
+        data_dir=settings.data_dir,
+        workspaces=core.workspaces,
+    )
+    return SharedErasures(
+        database=core.database,
+        files=files,
+        data_dir=settings.data_dir,
+        pending=core.turns.replicas.erasures,
+    )
+
+
+def _people(settings: Settings, core: Core, erasures: SharedErasures) -> People:
+    database = core.database
     return People(
         tokens=Tokens(database=database),
         sign_ins=SignIns(database=database),
@@ -225,9 +247,9 @@ def _people(settings: Settings, core: Core) -> People:
             database=database,
             place=database_place(settings),
             directory=settings.data_dir,
-            workspaces=workspaces,
+            workspaces=core.workspaces,
         ),
-        erasure=Erasure(database=database, turns=core.turns, data_dir=settings.data_dir, workspaces=workspaces),
+        erasure=Erasure(database=database, turns=core.turns, shared=erasures),
     )
 
 

@@ -17,5 +17,8 @@ def database_place(settings: Settings) -> DatabasePlace:
             raise ConfigInvalid("replicas: several gateways need a PostgreSQL database; set database_url")
         return SqlitePlace(settings.data_dir)
     return PostgresPlace(
-        settings.database_url.get_secret_value(), data_dir=settings.data_dir, replicated=settings.replicas
+        settings.database_url.get_secret_value(),
+        data_dir=settings.data_dir,
+        replicated=settings.replicas,
+        cluster=settings.cluster,
     )

@@ -171,6 +171,10 @@ DatabaseUrl = Annotated[
     Annotated[SecretStr, AfterValidator(_database_url)] | None,
     Allowed("a URL such as postgresql://user:password@host:5432/database"),
 ]
+ClusterName = Annotated[
+    Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] | None,
+    Allowed("1 to 63 small letters, digits, `.`, `-` and `_`"),
+]
 RedisUrl = Annotated[
     Annotated[SecretStr, AfterValidator(_redis_url)] | None,
     Allowed("a URL such as redis://user:password@host:6379/0"),

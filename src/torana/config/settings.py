@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torana.config.fields import (
     BaseUrl,
     BudgetLimits,
+    ClusterName,
     ConnectorTables,
     DatabaseUrl,
     Directory,
@@ -115,6 +116,13 @@ class Settings(BaseModel):
         default=False,
         description=(
             "Let several gateways use the PostgreSQL database at the same time. Set it for all of them."
+        ),
+    )
+    cluster: ClusterName = Field(
+        default=None,
+        description=(
+            "The name of this deployment, such as `production`. The first start stores it in the PostgreSQL "
+            "database, which then refuses gateways with another name or without one."
         ),
     )
     redis_url: RedisUrl = Field(

@@ -8,16 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 from torana.errors import Conflict, Erased, NotFound, StoreUnavailable
+from torana.people.shared_erasures import SharedErasures
 from torana.store.backup import erasure
 from torana.store.backup.erasure import Counts, ErasedUser
-from torana.store.backup.upgrade_copies import delete_copies
-from torana.store.engine.database import Database
+from torana.store.engine.database import Connection, Database
+from torana.store.engine.postgres import erasures
 from torana.store.rows.audit import Act
-from torana.store.workspaces import Workspaces
-from torana.telemetry import drop_turns, logged_turns
 from torana.turns import Turns
 
 KEPT = (
@@ -40,6 +38,8 @@ _ROUNDS = 10
 #: Seconds between two attempts to empty the write-ahead log, and the number of attempts.
 _PAUSE = 0.5
 _LOOKS = 40
+#: The number of such pauses that the receipt waits for other replicas.
+_REPLICA_LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,12 @@ class Erasure:
         *,
         database: Database,
         turns: Turns,
-        data_dir: Path,
-        workspaces: Workspaces,
+        shared: SharedErasures,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._database = database
         self._turns = turns
-        self._data_dir = data_dir
-        self._workspaces = workspaces
+        self._shared = shared
         self._pause = pause
 
     async def erase(self, user: str, act: Act) -> Receipt:
@@ -87,26 +85,33 @@ class Erasure:
         be cleaned up: erase again then.
         """
         deleted = await self._delete(user, act)
-        self._turns.reader.forget(deleted.turn_ids)
-        files, copies = await self._clean_up(user)
+        files, copies = await self._clean_up(user, deleted)
         return Receipt(
             user=user,
             erased_at=act.at,
             counts=deleted.counts,
             files=files,
             copies=copies,
-            out_of_reach=(*OUT_OF_REACH, *self._database.out_of_reach, *self._turns.live.sharing.out_of_reach),
+            out_of_reach=(
+                *OUT_OF_REACH,
+                *self._database.out_of_reach,
+                *self._turns.live.sharing.out_of_reach,
+                *await self._unconfirmed(),
+            ),
         )
 
     async def _delete(self, user: str, act: Act) -> ErasedUser:
         revoked = await self._database.run(partial(erasure.revoke_tokens, user=user, act=act))
+        work: Callable[[Connection], ErasedUser | None] = partial(
+            erasure.erase, user=user, act=act, tokens_revoked=revoked
+        )
+        if self._database.records_erasures:
+            work = erasures.with_erasure(work, user, act.at)
         for _ in range(_ROUNDS):
             for owner, turn_id in await self._database.run(partial(erasure.unfinished_turns, user=user)):
                 with suppress(NotFound, Erased):  # its session was deleted meanwhile
                     await self._turns.cancel(owner, turn_id)
-            deleted = await self._database.run(
-                partial(erasure.erase, user=user, act=act, tokens_revoked=revoked)
-            )
+            deleted = await self._database.run(work)
             if deleted is not None:
                 return deleted
         raise Conflict(
@@ -114,12 +119,12 @@ class Erasure:
             "revoked. Stop the client that sends the messages, and erase again."
         )
 
-    async def _clean_up(self, user: str) -> tuple[int, int]:
+    async def _clean_up(self, user: str, deleted: ErasedUser) -> tuple[int, int]:
         """Remove the data from files. Return the numbers of deleted workspace files and copies."""
         try:
-            files = await asyncio.to_thread(self._workspaces.erase, user)
-            await self._clean_logs()
-            copies = await asyncio.to_thread(delete_copies, self._data_dir)
+            files, copies = await self._shared.files.remove([user], deleted.turn_ids)
+            if self._database.records_erasures:
+                await self._shared.carry_out()
         except OSError as error:
             raise StoreUnavailable(
                 f"The user is deleted from the database, but {error.filename} cannot be deleted: "
@@ -136,9 +141,18 @@ class Erasure:
             "program has ended."
         )
 
-    async def _clean_logs(self) -> None:
-        # The turns are taken from the log files, not from this deletion: an earlier call may have been
-        # interrupted.
-        logged = await asyncio.to_thread(logged_turns)
-        erased = await self._database.run(partial(erasure.erased_among, turn_ids=logged))
-        await asyncio.to_thread(drop_turns, erased)
+    async def _unconfirmed(self) -> list[str]:
+        """Return what other replicas have not erased yet, after a short wait for them."""
+        if self._database.replica is None:
+            return []
+        left = await self._database.run(erasures.list_unconfirmed)
+        for _ in range(_REPLICA_LOOKS):
+            if not left:
+                break
+            await self._pause(_PAUSE)
+            left = await self._database.run(erasures.list_unconfirmed)
+        return [
+            f"the log files and the users' files of the replica {replica}, which has not confirmed the erasure "
+            "yet: `torana replicas list` shows its pending erasures"
+            for replica in left
+        ]

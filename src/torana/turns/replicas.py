@@ -68,6 +68,8 @@ class ReplicaWatch:
         self._tasks: list[asyncio.Task[None]] = []
         #: Set when another replica has taken over the work of this one.
         self.lost = database.lost
+        #: Set by each check that finds erasures that this replica has not carried out.
+        self.erasures = asyncio.Event()
 
     def start(self) -> None:
         """Begin to check, and to listen to other replicas."""
@@ -87,12 +89,14 @@ class ReplicaWatch:
         live = self._runner.live
         waited = [one.turn.id for one in live.entries() if one.task is None]
 
-        def look(connection: Connection) -> tuple[Changes, list[replicas.Replica]]:
-            replicas.renew(connection)
+        def look(connection: Connection) -> tuple[bool, Changes, list[replicas.Replica]]:
+            erasures = replicas.renew(connection)
             changes = read_changes(connection, waited, hold=self._runner.claims_nothing)
-            return changes, [one for one in replicas.list_replicas(connection) if not one.alive]
+            return erasures, changes, [one for one in replicas.list_replicas(connection) if not one.alive]
 
-        changes, ended = await self._database.run(look)
+        erasures, changes, ended = await self._database.run(look)
+        if erasures:
+            self.erasures.set()
         live.end(changes.ended, elsewhere=True)
         live.forget(changes.deleted)
         for turn_id in changes.stopped:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from tests.assembling import erasure_over
 
 from torana.agent import Answer, Emit, TurnAgent
 from torana.agent.journal import Journal
@@ -51,7 +52,7 @@ def erasure(path: Path, workspaces: Workspaces) -> Callable[..., Erasure]:
     """``erasure(database, turns, pause)`` erases from a database and its turns."""
 
     def make(database: Database, turns: Turns, pause: Callable[[float], Awaitable[None]] = never) -> Erasure:
-        return Erasure(database=database, turns=turns, data_dir=path.parent, workspaces=workspaces, pause=pause)
+        return erasure_over(database, turns, data_dir=path.parent, workspaces=workspaces, pause=pause)
 
     return make
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import aclosing, closing
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import psycopg
@@ -18,6 +19,7 @@ from tests.postgres import CuttingProxy, PostgresServer
 
 from torana.errors import ConfigInvalid, DatabaseBusy, DatabaseTooNew, DatabaseUnusable, StoreUnavailable
 from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
+from torana.store.engine.places import PostgresPlace
 from torana.store.engine.postgres import connection as connection_module
 from torana.store.engine.postgres import writer as writer_module
 from torana.store.engine.postgres.connection import PostgresUrl
@@ -190,7 +192,9 @@ def set_back(url: str, revision: str) -> None:
     """Give a database the revision of an older version, without the announcements of the newest one."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
-        connection.execute("DROP FUNCTION announce_turn, announce_decision CASCADE")
+        connection.execute("DROP FUNCTION announce_turn, announce_decision, announce_erasure CASCADE")
+        connection.execute("DROP TABLE erasures, cluster")
+        connection.execute("ALTER TABLE replicas DROP COLUMN erased")
 
 
 async def test_replica_upgrades_the_tables_while_older_replicas_write(postgres_server: PostgresServer) -> None:
@@ -227,6 +231,20 @@ async def test_only_a_replica_shares_the_database(
 
     with pytest.raises(DatabaseBusy, match="is used by 'torana gateway on "):
         await asyncio.to_thread(lambda: PostgresDatabase(url=PostgresUrl(postgres_url), purpose="command"))
+
+
+@pytest.mark.parametrize(("cluster", "named"), [("test", "'test'"), (None, "without a name")])
+def test_gateway_of_another_cluster_is_refused(
+    create: Callable[[str], str], tmp_path: Path, cluster: str | None, named: str
+) -> None:
+    url = create("clusters")
+    PostgresPlace(url, data_dir=tmp_path).open().close()
+    PostgresPlace(url, data_dir=tmp_path, cluster="production").open().close()
+
+    with pytest.raises(DatabaseUnusable, match=f"the cluster 'production', and this gateway is {named}"):
+        PostgresPlace(url, data_dir=tmp_path, cluster=cluster).open()
+
+    PostgresPlace(url, data_dir=tmp_path, cluster="production").open().close()
 
 
 async def test_closed_replica_leaves_no_row(replicas: list[PostgresDatabase]) -> None:

@@ -20,6 +20,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from sqlalchemy import event
+from tests.assembling import erasure_over
 from tests.unit.turns.conftest import Gateway
 
 from torana.agent import TurnAgent
@@ -28,7 +29,6 @@ from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.messages import FILE_TEXT_LIMIT, File, FileKind, Inbound, Turn, utc_now
-from torana.people.erasure import Erasure
 from torana.store.engine import tables
 from torana.store.rows.audit import Act
 from torana.store.workspaces import Workspaces
@@ -299,9 +299,8 @@ async def test_erasure_removes_every_byte_of_the_files(
     await gateway.turns.accept(message("stays", user="ben", channel="elsewhere", files=[bens]))
     assert sorted(await bodies(gateway, tables.attachments)) == sorted([*(f.body for f in FILES), bens.body])
 
-    receipt = await Erasure(
-        database=gateway.database, turns=gateway.turns, data_dir=path.parent, workspaces=workspaces
-    ).erase("ana", ACT)
+    erasure = erasure_over(gateway.database, gateway.turns, data_dir=path.parent, workspaces=workspaces)
+    receipt = await erasure.erase("ana", ACT)
 
     assert receipt.counts.turns == 2
     left = b"".join(file.read_bytes() for file in path.parent.rglob("*") if file.is_file())

@@ -109,6 +109,8 @@ class Database(ABC):
     out_of_reach: Sequence[str] = ()
     #: The id of this process if other replicas may use the database at the same time.
     replica: str | None = None
+    #: Whether erasures have rows, so that other processes can carry them out on their own files.
+    records_erasures: bool = False
     #: Yields the session of each change that another replica announces, "" for one that concerns all, and
     #: raises ``StoreUnavailable``; None if there are no other replicas.
     announcements: Callable[[], AsyncGenerator[str]] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -90,11 +91,14 @@ class SqlitePlace(DatabasePlace):
 class PostgresPlace(DatabasePlace):
     """A PostgreSQL database, used by one gateway or command at a time, or by several replicas."""
 
-    def __init__(self, url: str, *, data_dir: Path, replicated: bool = False) -> None:
+    def __init__(
+        self, url: str, *, data_dir: Path, replicated: bool = False, cluster: str | None = None
+    ) -> None:
         """Raise ``ConfigInvalid`` if psycopg is missing or cannot read the address."""
         self._url = PostgresUrl(url)
         self._data_dir = data_dir
         self._replicated = replicated
+        self._prepare = partial(schema.prepare_cluster, cluster=cluster)
 
     def __str__(self) -> str:
         return f"PostgreSQL {self._url}"
@@ -102,7 +106,7 @@ class PostgresPlace(DatabasePlace):
     def open(self, *, purpose: str = GATEWAY) -> Database:
         refuse_unfinished_restore(self._data_dir)
         replicated = self._replicated and purpose == GATEWAY
-        return PostgresDatabase(url=self._url, purpose=purpose, replicated=replicated)
+        return PostgresDatabase(url=self._url, purpose=purpose, replicated=replicated, prepare=self._prepare)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         return read_tables(self._url, work)

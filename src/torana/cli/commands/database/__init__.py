@@ -81,7 +81,7 @@ def _sides(settings: Settings, to: Kind) -> tuple[DatabasePlace, CopyTarget]:
     data_dir = settings.data_dir.absolute()
     if to is Kind.POSTGRESQL:
         return SqlitePlace(data_dir), PostgresCopyTarget(PostgresUrl(url))
-    return PostgresPlace(url, data_dir=data_dir), SqliteCopyTarget(data_dir)
+    return PostgresPlace(url, data_dir=data_dir, cluster=settings.cluster), SqliteCopyTarget(data_dir)
 
 
 def _print(report: CopyReport, source: str, target: str, *, as_json: bool) -> None:

@@ -30,20 +30,24 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
     settings = settings_from(config=config, data_dir=data_dir).settings
     if settings.database_url is None:
         raise ConfigInvalid("database_url: only a PostgreSQL database is shared; set it to list its gateways")
+    from torana.store.engine.postgres.erasures import list_unconfirmed
     from torana.store.engine.postgres.replicas import list_replicas
 
-    found = read_store(settings, list_replicas)
+    found, pending = read_store(
+        settings, lambda connection: (list_replicas(connection), list_unconfirmed(connection))
+    )
+    records = [_record(replica, pending.get(replica.id, 0)) for replica in found]
     if as_json:
-        typer.echo(json.dumps({"items": [_record(replica) for replica in found]}, indent=2))
+        typer.echo(json.dumps({"items": records}, indent=2))
         return
-    if not found:
+    if not records:
         typer.echo("No gateway uses the database.")
         return
-    heads = ["replica", "name", "version", "state", "turns", "started"]
-    print_rows(heads, ([str(value) for value in _record(replica).values()] for replica in found))
+    heads = ["replica", "name", "version", "state", "turns", "started", "pending erasures"]
+    print_rows(heads, ([str(value) for value in record.values()] for record in records))
 
 
-def _record(replica: Replica) -> dict[str, Any]:
+def _record(replica: Replica, pending: int) -> dict[str, Any]:
     return {
         "id": replica.id,
         "name": replica.name,
@@ -51,4 +55,5 @@ def _record(replica: Replica) -> dict[str, Any]:
         "state": "alive" if replica.alive else "ended",
         "turns": replica.turns,
         "startedAt": replica.started_at.isoformat(timespec="seconds"),
+        "pendingErasures": pending,
     }

@@ -65,7 +65,9 @@ class PostgresDatabase(Database):
     it was committed: ``StoreUnavailable`` means that nothing was stored, except if the gateway stops meanwhile.
     """
 
+    records_erasures = True
     out_of_reach = (
+        "the data directories of replicas that do not run, until their next start",
         "the write-ahead log of PostgreSQL and its archives, standby servers, and dumps of the database",
     )
 

@@ -24,6 +24,7 @@ _replicas = sa.table(
 _RENEW = """
 UPDATE replicas SET lease_until = clock_timestamp() + make_interval(secs => %s)
 WHERE id = current_setting('torana.replica', true)
+RETURNING erased < (SELECT max(number) FROM erasures)
 """
 
 #: A lease that lasts much longer than a new one comes from a clock that was ahead.
@@ -47,9 +48,12 @@ class Replica:
     turns: int
 
 
-def renew(connection: Connection, *, seconds: float = LEASE) -> None:
-    """Extend the lease of this replica, by the clock of the database."""
-    connection.exec_driver_sql(_RENEW, (seconds,))
+def renew(connection: Connection, *, seconds: float = LEASE) -> bool:
+    """Extend the lease of this replica, by the clock of the database.
+
+    Returns whether there are erasures that this replica has not carried out.
+    """
+    return bool(connection.exec_driver_sql(_RENEW, (seconds,)).scalar())
 
 
 def list_replicas(connection: Connection) -> list[Replica]:

@@ -13,6 +13,7 @@ from torana.errors import DatabaseBusy, DatabaseTooNew, DatabaseUnusable
 from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, is_additive, revisions, run_migrations
 from torana.store.engine.postgres.announcements import TRIGGERS
 from torana.store.engine.postgres.connection import OLDEST
+from torana.store.engine.postgres.erasures import ERASURES
 from torana.store.engine.tables import metadata
 
 #: The first half of the keys of Torana's advisory locks: "tora" in ASCII.
@@ -36,6 +37,9 @@ CREATE TABLE replicas (
     CONSTRAINT pk_replicas PRIMARY KEY (id)
 )
 """
+#: The name of the deployment that uses the database; no row without ``TORANA_CLUSTER``.
+CLUSTER_TABLE = 'CREATE TABLE cluster (name TEXT COLLATE "C" NOT NULL)'
+
 #: Delete the leases of replicas that have ended; a holder is ``<replica>#<account>``.
 FREE_ACCOUNTS = "DELETE FROM leases WHERE split_part(holder, '#', 1) NOT IN (SELECT id FROM replicas)"
 
@@ -59,6 +63,25 @@ def prepare(connection: Connection, target: str) -> None:
     elif current != HEAD:
         run_migrations(connection, "head", POSTGRES_MIGRATIONS)
         _log.info("database_upgraded", extra={"from": current, "to": HEAD})
+
+
+def prepare_cluster(connection: Connection, target: str, *, cluster: str | None) -> None:
+    """Prepare the tables for the deployment ``cluster``, whose name is stored if there is none yet.
+
+    Raises ``DatabaseUnusable`` for the database of another deployment.
+    """
+    prepare(connection, target)
+    stored = connection.exec_driver_sql("SELECT name FROM cluster").scalar()
+    if stored is None and cluster is not None:
+        connection.exec_driver_sql("INSERT INTO cluster VALUES (%s)", (cluster,))
+    elif stored != cluster:
+        own = f"{cluster!r}" if cluster else "without a name"
+        raise DatabaseUnusable(
+            f"the PostgreSQL database {target} belongs to the cluster {stored!r}, and this gateway is {own}. "
+            "Name another database with TORANA_DATABASE_URL. If the gateway belongs to that cluster, set "
+            f"TORANA_CLUSTER={stored}. If the database is a copy for another cluster, "
+            "change the name in its table cluster"
+        )
 
 
 def check_upgrade(connection: Connection, target: str) -> None:
@@ -103,7 +126,7 @@ def create_tables(connection: Connection) -> None:
     """Create the newest tables without Alembic, whose import is slow."""
     copy_conditions()
     metadata.create_all(connection, checkfirst=False)
-    for statement in (REPLICAS_TABLE, *TRIGGERS):
+    for statement in (REPLICAS_TABLE, CLUSTER_TABLE, *TRIGGERS, *ERASURES):
         connection.exec_driver_sql(statement)
     connection.exec_driver_sql(_VERSION_TABLE)
     connection.execute(sa.text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
