@@ -142,12 +142,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     rates = rates_of(settings)
     pairing = Pairing(database=core.database, clock=utc_now)
     connectors = _connectors(loaded, core, rates, pairing)
-    metrics = Metrics(
-        live=core.turns.live,
-        connectors=connectors.status,
-        mcp=core.acting.mcp.supervisors.values,
-        redis=core.redis,
-    )
+    metrics = _metrics(core, connectors)
     ticker = Ticker(
         database=core.database,
         turns=core.turns,
@@ -190,6 +185,15 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         reload=reload,
         erasures=erasures,
         secret_variables=secret_variables(loaded),
+    )
+
+
+def _metrics(core: Core, connectors: Connectors) -> Metrics:
+    return Metrics(
+        live=core.turns.live,
+        connectors=connectors.status,
+        mcp=core.acting.mcp.supervisors.values,
+        redis=core.redis,
     )
 
 
