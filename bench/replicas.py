@@ -52,11 +52,12 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=200, help="messages of each measurement (200)")
     arguments = parser.parse_args()
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="torana-bench-") as home, Console(stderr=True).status("") as status:
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="torana-bench-") as home:
         for measure in (_single_gateways, _clusters):
             for row in measure(Path(home), arguments.repeat, arguments.messages):
                 rows.append(row)
-                status.update(f"{row[0]}: {row[1]}")
+                console.print(f"{row[0]}: {row[1]}")
     table = Table("measure", "measured", "must", "aim")
     for row in rows:
         table.add_row(*row)
@@ -89,7 +90,7 @@ def _single_gateways(home: Path, _repeat: int, messages: int) -> Generator[Row]:
             )
             with _logging(server) as logged:
                 for _ in range(_MESSAGES_PER_TURN):
-                    _timed(postgres)
+                    _say(postgres, "hello").raise_for_status()
             yield "round trips of a plain turn", f"{logged() / _MESSAGES_PER_TURN:.1f}", "8", "6"
         with _on_postgres(home / "replica", server, TORANA_REPLICAS="true") as replica:
             before = _cpu(replica)
