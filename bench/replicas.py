@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -73,7 +73,7 @@ def main() -> None:
     )
 
 
-def _single_gateways(home: Path, _repeat: int, messages: int) -> Generator[Row]:
+def _single_gateways(home: Path, _times: int, messages: int) -> Generator[Row]:
     """Compare one gateway on PostgreSQL with one on SQLite, and count statements."""
     with PostgresServer() as server:
         with _gateway(home / "sqlite") as sqlite, _on_postgres(home / "postgres", server) as postgres:
@@ -101,7 +101,7 @@ def _single_gateways(home: Path, _repeat: int, messages: int) -> Generator[Row]:
             yield "idle replica: statements per second, processor", idle, "3; 1 %", "1.5; 0.5 %"
 
 
-def _clusters(home: Path, repeat: int, messages: int) -> Generator[Row]:
+def _clusters(home: Path, times: int, messages: int) -> Generator[Row]:
     """Measure what three replicas do for each other."""
     cluster_home = home / "cluster"
     cluster_home.mkdir()
@@ -109,9 +109,9 @@ def _clusters(home: Path, repeat: int, messages: int) -> Generator[Row]:
         yield _processor_time(cluster.replicas, messages)
         yield _row("SSE from another replica, p95 added", _added(cluster, 20), "100 ms", "30 ms")
         yield _row("cancel across replicas, p95, without Redis", _cancels(cluster, 20), "1.5 s", "0.3 s")
-        stops = [_takeover(cluster, lambda one: one.terminate(), number) for number in range(repeat)]
+        stops = [_takeover(cluster, lambda one: one.terminate(), number) for number in range(times)]
         yield _row("SIGTERM hand-over, p95", stops, "2 s", "0.5 s")
-        kills = [_takeover(cluster, lambda one: one.kill(), number) for number in range(repeat)]
+        kills = [_takeover(cluster, lambda one: one.kill(), number) for number in range(times)]
         yield _row("kill -9: the turn runs elsewhere, p95", kills, "12 s", "7 s")
         cluster.server.stop("immediate")
         time.sleep(_OUTAGE)
@@ -128,10 +128,9 @@ def _processor_time(replicas: list[Replica], messages: int) -> Row:
 
     def spend(used: list[Replica]) -> float:
         before = sum(map(_cpu, replicas))
+        targets = [used[number % len(used)] for number in range(messages)]
         with ThreadPoolExecutor(6) as pool:
-            for answer in pool.map(
-                lambda number: _say(used[number % len(used)], "what is 6 * 7"), range(messages)
-            ):
+            for answer in pool.map(_say, targets, repeat("what is 6 * 7")):
                 answer.raise_for_status()
         return (sum(map(_cpu, replicas)) - before) / messages
 
