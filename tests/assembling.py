@@ -16,10 +16,12 @@ from torana.people.erased_files import ErasedFiles
 from torana.people.erasure import Erasure
 from torana.people.shared_erasures import SharedErasures
 from torana.store.engine.database import Database
+from torana.store.redis.server import RedisServer
 from torana.store.workspaces import Workspaces
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
+from torana.turns.events.sharing import RedisEventSharing
 from torana.turns.runner import RunsTurns
 
 
@@ -37,12 +39,15 @@ def turns_over(
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ended: Callable[[Turn], None] | None = None,
     measurements: Measurements | None = None,
+    redis: RedisServer | None = None,
 ) -> Turns:
     """Return the turns of an agent in a database."""
     approvals = approvals or Approvals(database=database, clock=clock, pause=pause)
     budgets = budgets or Budgets(limits=Limits(), prices=Prices(), clock=clock)
+    log = MemoryEventLog()
+    sharing = RedisEventSharing(server=redis, log=log) if redis else None
     runner = Runner(
-        live=LiveTurns(log=MemoryEventLog(), on_end=ended, measurements=measurements),
+        live=LiveTurns(log=log, sharing=sharing, on_end=ended, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=clock, pause=pause),
         agent=agent,
         approvals=approvals,

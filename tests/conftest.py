@@ -33,6 +33,7 @@ from pydantic_ai.toolsets import AbstractToolset
 from sqlalchemy.engine import Engine
 from tests.assembling import turns_over
 from tests.postgres import PostgresServer, create_tables, empty
+from tests.redis_server import RedisProcess
 
 from torana.agent import Bounds, TurnAgent
 from torana.agent.capability import Safeguards
@@ -254,6 +255,21 @@ def postgres_18_url(postgres_18_tables: str) -> Generator[str]:
     """The URL of a database of PostgreSQL 18 with the current tables, and no rows after the test."""
     yield postgres_18_tables
     empty(postgres_18_tables)
+
+
+@pytest.fixture(scope="session")
+def redis_process() -> Generator[RedisProcess]:
+    """A real Redis server."""
+    with RedisProcess() as process:
+        yield process
+
+
+@pytest.fixture
+def redis(redis_process: RedisProcess) -> Generator[RedisProcess]:
+    """A real Redis server without data, which works again after the test."""
+    yield redis_process
+    redis_process.kill()
+    redis_process.start()
 
 
 @pytest.fixture

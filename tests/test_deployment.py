@@ -42,7 +42,10 @@ class Manifests:
         (self.container,) = self.pod["spec"]["containers"]
 
     def of_kind(self, kind: str) -> dict[str, Any]:
-        (found,) = (one for one in self.all.values() if one["kind"] == kind)
+        """Return the gateway's object of a kind."""
+        (found,) = (
+            one for one in self.all.values() if one["kind"] == kind and one["metadata"]["name"] == "torana"
+        )
         return found
 
     @property
@@ -179,6 +182,18 @@ def test_replicas_with_compose_are_those_of_the_load_balancer() -> None:
     text = (ROOT / "deploy/proxies/haproxy.cfg").read_text()
     servers = re.findall(r"^ +server (\S+) (\S+):18789$", text, re.MULTILINE)
     assert [name for name, host in servers if name == host] == COMPOSE_REPLICAS["haproxy"]["depends_on"]
+
+
+def test_replicas_use_a_valkey_without_a_disk() -> None:
+    started, service = (REPLICAS.all[name] for name in ("valkey.yaml", "valkey-service.yaml"))
+    (container,) = started["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == COMPOSE_REPLICAS["valkey"]["command"]
+    assert container["args"][1:3] == ["--save", ""]
+    addresses = [one["environment"]["TORANA_REDIS_URL"] for one in GATEWAYS[1:]]
+    (variable,) = REPLICAS.container["env"]
+    assert addresses == ["redis://valkey:6379/0"] * 3
+    assert variable["value"] == f"redis://{service['metadata']['name']}:6379/0"
+    assert service["spec"]["selector"] == started["spec"]["template"]["metadata"]["labels"]
 
 
 def test_image_contains_no_secrets_and_no_tests() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+#: Seconds after which a task is cancelled again.
+_CANCEL_AGAIN = 0.5
 
 
 async def run_uncancellable(work: Callable[[], T]) -> T:
@@ -25,6 +28,16 @@ async def wait_uncancellable(work: asyncio.Future[T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
         raise
+
+
+async def end_task(task: asyncio.Task[Any]) -> None:
+    """Cancel a task until it has ended.
+
+    Before Python 3.12 ``asyncio.wait_for``, which libraries call, may lose a cancellation.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CANCEL_AGAIN)
 
 
 async def wait_first(event: asyncio.Event, pause: Awaitable[object]) -> None:

@@ -361,3 +361,16 @@ class Shown:
             self.text = event.data["text"]
         elif event.type == "message.delta":
             self.text += event.data["text"]
+
+
+def test_log_knows_the_open_attempt_and_its_text(log: EventLog) -> None:
+    assert (log.attempt("t"), log.text("t")) == (None, "")
+    fill(log, accepted_event(), delta(2, "a"), delta(3, "b"))
+    assert (log.attempt("t"), log.text("t")) == (1, "ab")
+
+    log.open("t", attempt=2)
+    fill(log, resumed_event("b"), delta(2, "c", attempt=2))
+    assert (log.attempt("t"), log.text("t")) == (2, "bc")
+
+    fill(log, completed_event(3, attempt=2))
+    assert (log.attempt("t"), log.text("t")) == (None, "")

@@ -565,7 +565,7 @@ def test_empty_token_is_refused(place: Place) -> None:
     assert place.faults() == [f".env:1: {line}"]
 
 
-@pytest.mark.parametrize("name", sorted(SECRETS - {"database_url"}))
+@pytest.mark.parametrize("name", sorted(SECRETS - {"database_url", "redis_url"}))
 @pytest.mark.parametrize("value", ["geheim ", "geheimü", "geheim\n", "geheim\udcff", "geheim" * 100])
 def test_invalid_secret_is_refused_without_its_value(place: Place, name: str, value: str) -> None:
     words = "the value is not visible ASCII, 1 to 512 characters without spaces"
@@ -576,6 +576,12 @@ def test_invalid_secret_is_refused_without_its_value(place: Place, name: str, va
 def test_invalid_database_url_is_refused_without_its_value(place: Place, value: str) -> None:
     words = "the value is not a URL such as postgresql://user:password@host:5432/database"
     assert place.faults({"TORANA_DATABASE_URL": value}) == [f"TORANA_DATABASE_URL: {words}"]
+
+
+@pytest.mark.parametrize("value", ["redis://ana:geheim word@db", "http://ana:geheim@db", "geheim"])
+def test_invalid_redis_url_is_refused_without_its_value(place: Place, value: str) -> None:
+    words = "the value is not a URL such as redis://user:password@host:6379/0"
+    assert place.faults({"TORANA_REDIS_URL": value}) == [f"TORANA_REDIS_URL: {words}"]
 
 
 @pytest.mark.parametrize("toml", ["5", "['geheim']", "{ geheim = 1 }", "true"])

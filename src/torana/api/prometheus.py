@@ -36,11 +36,13 @@ def exposition(
     measurements: Measurements,
     connectors: Sequence[Mapping[str, Any]],
     servers: Sequence[McpStatus],
+    redis: bool | None = None,
 ) -> bytes:
     """Return the metrics of the gateway and its process.
 
     ``turns`` are the numbers of turns that have not ended, ``ended`` of turns that ended since the start, by
-    state. ``oldest_wait`` is the wait of the oldest turn that the agent has not begun, in seconds.
+    state. ``oldest_wait`` is the wait of the oldest turn that the agent has not begun, in seconds. ``redis`` is
+    whether the shared Redis server works, or None without one.
     """
     # Not the library's registry: two gateways in a process must not share counters.
     registry = CollectorRegistry()
@@ -55,6 +57,7 @@ def exposition(
                 *_connections(connectors),
                 _deliveries(connectors),
                 *_servers(servers),
+                *_redis(redis),
             ]
         )
     )
@@ -143,6 +146,14 @@ def _servers(servers: Sequence[McpStatus]) -> Sequence[Metric]:
         calls.add_metric([one.server, "failed"], one.failed_calls)
         calls.add_metric([one.server, "ok"], one.calls - one.failed_calls)
     return up, made, calls
+
+
+def _redis(works: bool | None) -> Sequence[Metric]:
+    if works is None:
+        return ()
+    return (
+        GaugeMetricFamily("torana_redis_up", "Whether Redis executes commands (1) or not (0).", value=works),
+    )
 
 
 def _deliveries(connectors: Sequence[Mapping[str, Any]]) -> Metric:

@@ -143,7 +143,10 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     pairing = Pairing(database=core.database, clock=utc_now)
     connectors = _connectors(loaded, core, rates, pairing)
     metrics = Metrics(
-        live=core.turns.live, connectors=connectors.status, mcp=core.acting.mcp.supervisors.values
+        live=core.turns.live,
+        connectors=connectors.status,
+        mcp=core.acting.mcp.supervisors.values,
+        redis=core.redis,
     )
     ticker = Ticker(
         database=core.database,

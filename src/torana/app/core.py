@@ -34,6 +34,7 @@ from torana.app.tooling import ToolDependencies, Tooling, build_tooling, open_sk
 from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.config.database import database_place
+from torana.config.redis import redis_server
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
@@ -52,11 +53,13 @@ from torana.skills import Skills
 from torana.skills.grants import InstalledSkills
 from torana.store.backup.archive import INSTALLED
 from torana.store.engine.database import Connection, Database
+from torana.store.redis.server import RedisServer
 from torana.store.rows import tokens
 from torana.store.workspaces import Workspaces
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
+from torana.turns.events.sharing import EventSharing, RedisEventSharing
 
 if TYPE_CHECKING:
     from torana.otel import OtelTracer
@@ -79,6 +82,8 @@ class Core:
     """The gateway without HTTP and connectors."""
 
     database: Database
+    #: None if replicas share no Redis server.
+    redis: RedisServer | None
     skills: Skills
     #: The installed skills and the rights that the operator approved for each.
     installed: InstalledSkills
@@ -111,6 +116,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
     skills = open_skills(loaded, installed)
     model, windows = _fitted(settings, model or choose_model(loaded, skills, installed))
+    redis = redis_server(settings)
     database = _database(settings)
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
@@ -146,6 +152,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     asks: list[ShowsQuestions] = []
     return Core(
         database=database,
+        redis=redis,
         skills=skills,
         installed=installed,
         sessions=sessions,
@@ -159,7 +166,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         takes=takes,
         toolbox=Toolbox(toolset=acting.toolset, model=model, rules=rules),
         compaction=compaction,
-        turns=_turns(settings, database, agent, budgets, ended, asks, measurements),
+        turns=_turns(settings, database, agent, budgets, ended, asks, measurements, redis),
         fixed_tokens=fixed_tokens,
         traces=traces,
         ended=ended,
@@ -305,6 +312,7 @@ def _turns(
     ended: list[Callable[[Turn], None]],
     asks: list[ShowsQuestions],
     measurements: Measurements,
+    redis: RedisServer | None,
 ) -> Turns:
     def notify(turn: Turn) -> None:
         for listener in ended:
@@ -312,8 +320,9 @@ def _turns(
 
     approvals = _approvals(settings, database, asks)
     log = MemoryEventLog(origin=f".{token_hex(3)}" if database.replica else "")
+    sharing = RedisEventSharing(server=redis, log=log) if redis else EventSharing()
     runner = Runner(
-        live=LiveTurns(log=log, on_end=notify, measurements=measurements),
+        live=LiveTurns(log=log, sharing=sharing, on_end=notify, measurements=measurements),
         writer=TurnWriter(database=database, budgets=budgets, clock=utc_now, pause=asyncio.sleep),
         agent=agent,
         approvals=approvals,

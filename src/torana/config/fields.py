@@ -23,6 +23,7 @@ from torana.permissions import Rule
 _HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
 _VISIBLE = re.compile(r"[!-~]{1,512}")
 _DATABASE_URL = re.compile(r"postgres(ql)?://[!-~]{1,2000}")
+_REDIS_URL = re.compile(r"(rediss?|unix)://[!-~]{1,2000}")
 
 T = TypeVar("T")
 
@@ -151,6 +152,10 @@ def _database_url(secret: SecretStr) -> SecretStr:
     return _demand(_DATABASE_URL.fullmatch(secret.get_secret_value()) is not None, secret)
 
 
+def _redis_url(secret: SecretStr) -> SecretStr:
+    return _demand(_REDIS_URL.fullmatch(secret.get_secret_value()) is not None, secret)
+
+
 Whole = Annotated[int, BeforeValidator(_not_bool)]
 Host = Annotated[str, AfterValidator(_host), Allowed("an IP address or a host name")]
 Directory = Annotated[Path, BeforeValidator(_path), Allowed("a path")]
@@ -169,6 +174,10 @@ DatabaseUrl = Annotated[
 ClusterName = Annotated[
     Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] | None,
     Allowed("1 to 63 small letters, digits, `.`, `-` and `_`"),
+]
+RedisUrl = Annotated[
+    Annotated[SecretStr, AfterValidator(_redis_url)] | None,
+    Allowed("a URL such as redis://user:password@host:6379/0"),
 ]
 BaseUrl = Annotated[
     Annotated[str, AfterValidator(_url)] | None,

@@ -26,6 +26,7 @@ from torana.config.fields import (
     Origins,
     OwnPrices,
     PermissionRules,
+    RedisUrl,
     Secret,
     Text,
     TokenLimits,
@@ -43,7 +44,7 @@ PREFIX = "TORANA_"
 FLAGS = frozenset({"host", "port", "data_dir", "skills_dir", "model"})
 
 #: Secrets: never shown in messages, by ``config show`` or in logs.
-SECRETS = frozenset({"gateway_token", "database_url", "model_api_key", "search_api_key"})
+SECRETS = frozenset({"gateway_token", "database_url", "redis_url", "model_api_key", "search_api_key"})
 
 #: Tables that contain secrets: only the names of their entries are shown.
 TABLES = frozenset({"connectors", "mcp"})
@@ -122,6 +123,13 @@ class Settings(BaseModel):
         description=(
             "The name of this deployment, such as `production`. The first start stores it in the PostgreSQL "
             "database, which then refuses gateways with another name or without one."
+        ),
+    )
+    redis_url: RedisUrl = Field(
+        default=None,
+        description=(
+            "The address of a Redis or Valkey server that all replicas share. It carries the events of "
+            "running turns from one replica to another, and may lose its data."
         ),
     )
     skills_dir: Directory = Field(

@@ -92,7 +92,12 @@ class Erasure:
             counts=deleted.counts,
             files=files,
             copies=copies,
-            out_of_reach=(*OUT_OF_REACH, *self._database.out_of_reach, *await self._unconfirmed()),
+            out_of_reach=(
+                *OUT_OF_REACH,
+                *self._database.out_of_reach,
+                *self._turns.live.sharing.out_of_reach,
+                *await self._unconfirmed(),
+            ),
         )
 
     async def _delete(self, user: str, act: Act) -> ErasedUser:

@@ -11,15 +11,20 @@ from torana.agent.text import text_of
 from torana.messages import EventType
 from torana.store.rows.turns import Ending
 from torana.turns.events.base import EventLog
+from torana.turns.events.sharing import EventSharing
 from torana.turns.journal import TurnJournal
 from torana.turns.slots import Slot
 
 
 class EventRecorder:
-    """Writes the agent's events to the log, and collects the text for a turn that is cut off."""
+    """Writes the agent's events to the log and shows them to other replicas.
 
-    def __init__(self, log: EventLog, turn_id: str, slot: Slot) -> None:
+    It collects the text for a turn that is cut off.
+    """
+
+    def __init__(self, log: EventLog, sharing: EventSharing, turn_id: str, slot: Slot) -> None:
         self._log = log
+        self._sharing = sharing
         self._turn_id = turn_id
         self._slot = slot
         self._journal: TurnJournal | None = None
@@ -61,3 +66,4 @@ class EventRecorder:
             self._slot.count(1 if type_ == "tool.started" else -1)
             self._request_start = len(self._pieces)
         self._log.append(self._turn_id, type_, data)
+        self._sharing.publish(self._turn_id, type_, data)

@@ -22,7 +22,7 @@ from torana.store.engine.database import Connection, Database, T
 from torana.store.rows import idempotency_keys
 from torana.store.rows import turns as rows
 from torana.store.rows.audit import Act, on_a_users, with_record
-from torana.store.rows.shared_turns import requeue
+from torana.store.rows.shared_turns import list_unfinished, requeue
 from torana.store.rows.turns import Accepted, NewTurn
 from torana.turns import outcomes
 from torana.turns.approval_replies import read_answer
@@ -99,6 +99,7 @@ class Turns:
         await self._recovery.start()
         if self._database.replica is not None:
             self.replicas.start()
+            self.live.sharing.start()
 
     async def stop(self, *, grace: float) -> None:
         """Stop accepting, give running turns ``grace`` seconds, and leave the rest to the next start."""
@@ -110,6 +111,7 @@ class Turns:
         if self._commanding:  # the turns they wait for have ended, or end after the next start
             await asyncio.wait(self._commanding)
         await self.replicas.stop()
+        await self.live.sharing.stop()
         with suppress(StoreUnavailable):
             await self._database.run(requeue)
 
@@ -202,6 +204,8 @@ class Turns:
             if accepted.turn.id != new.turn_id:  # an earlier message with the same key
                 return accepted, None
             self.live.blocked.check(accepted.turn.session_id)
+            if self._database.replica is not None:
+                _check_shared_queue(connection, self._queue, inbound, accepted.turn)
             admitted = self._budgets.admit(connection, accepted.turn, rates=rates)
             if also is not None:
                 also(connection, accepted.turn)
@@ -256,6 +260,8 @@ class Turns:
             turn = rows.retry(connection, owner, failed.id, hold=self._runner.holding)
             if turn is not None:
                 self.live.blocked.check(turn.session_id)
+                if self._database.replica is not None:
+                    _check_shared_queue(connection, self._queue, failed, turn)
                 self._budgets.admit(connection, turn, messages=0)
             return turn
 
@@ -300,3 +306,8 @@ class Turns:
             channel=inbound.channel or new_id("ch"),
             at=self._clock(),
         )
+
+
+def _check_shared_queue(connection: Connection, queue: Queue, queued: Inbound | Turn, turn: Turn) -> None:
+    """Raise ``Overloaded`` or ``QueueFull`` if the turns of all replicas leave no room for this one."""
+    queue.check(queued, list_unfinished(connection, without=turn.id))

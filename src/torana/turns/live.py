@@ -16,6 +16,7 @@ from torana.messages import Turn
 from torana.tracing import SpanPlace
 from torana.turns.events.activity import Activity
 from torana.turns.events.base import EventLog
+from torana.turns.events.sharing import EventSharing
 from torana.turns.outcomes import draining_error
 from torana.turns.queue import BlockedSessions, blocked_error
 from torana.turns.slots import Slot
@@ -78,11 +79,13 @@ class LiveTurns:
         self,
         *,
         log: EventLog,
+        sharing: EventSharing | None = None,
         on_end: Callable[[Turn], None] | None = None,
         measurements: Measurements | None = None,
     ) -> None:
         """Call ``on_end`` with every turn that ends; it must not block."""
         self.log = log
+        self.sharing = sharing or EventSharing()
         self.activity = Activity()
         self.measurements = measurements or Measurements()
         self._on_end = on_end
@@ -146,6 +149,7 @@ class LiveTurns:
     def begin(self, one: LiveTurn) -> None:
         """Note that the agent begins to run a turn."""
         one.begun = True
+        self.sharing.begin(one.turn.id)
         self.activity.publish_turn("turn.started", one.turn)
         with self.measurements.tracer.span("queue", SpanPlace(since=one.since)):
             pass
@@ -161,6 +165,7 @@ class LiveTurns:
             if not elsewhere:
                 self._end(turn, one)
             elif one is not None and one.task is None:
+                self.sharing.end(turn.id, elsewhere=True)
                 self._close(turn, one)
 
     def _close(self, ended: Turn, one: LiveTurn | None) -> None:
@@ -168,15 +173,25 @@ class LiveTurns:
             del self._live[ended.id]
             one.ending.set_result(ended)
             one.settled.set()
-            if one.task is None and ended.reply:  # the deltas belong to another log
-                self.log.append(ended.id, "message.snapshot", {"text": ended.reply})
+            if one.task is None and ended.reply:
+                self._complete_text(ended.id, ended.reply)
             self.log.append(ended.id, ended.last_event, {})
         failure = ended.failure and ended.failure.code
         self.activity.publish_turn("turn.ended", ended, state=ended.state, error=failure)
 
+    def _complete_text(self, turn_id: str, reply: str) -> None:
+        """Add the part of the reply that the log lacks: another replica has recorded its deltas."""
+        text = self.log.text(turn_id)
+        if text and reply.startswith(text):
+            if rest := reply.removeprefix(text):
+                self.log.append(turn_id, "message.delta", {"text": rest})
+        else:
+            self.log.append(turn_id, "message.snapshot", {"text": reply})
+
     def _end(self, ended: Turn, one: LiveTurn | None) -> None:
         if one is not None:
             self.measurements.add("turn", time.monotonic() - one.since, ended.state)
+        self.sharing.end(ended.id, elsewhere=False)
         self._close(ended, one)
         if self._on_end is not None:
             try:
@@ -191,6 +206,7 @@ class LiveTurns:
             one = self._live.get(turn_id)
             if one is not None and one.task is None:
                 del self._live[turn_id]
+                self.sharing.end(turn_id, elsewhere=True)
                 one.abandon(Erased(f"the turn {turn_id!r} was erased"))
                 self.log.append(turn_id, "turn.failed", {})
                 self.log.forget(turn_id)

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from torana.errors import GatewayError, Overloaded, QueueFull, StoreUnavailable
-from torana.messages import Inbound, Turn
 from torana.turns.outcomes import draining_error
 
 _BLOCKED = (
     "The session is blocked: the gateway could not store the end of a turn. Its log has the "
     "reason, and it tries again automatically. Send the message again later."
 )
+
+
+class Queued(Protocol):
+    """The properties of a message or a turn that count in the queue."""
+
+    @property
+    def owner(self) -> str: ...
+    @property
+    def channel(self) -> str | None: ...
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def token(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +36,7 @@ class Queue:
     per_user: int = 50
     overall: int = 1000
 
-    def check(self, queued: Inbound | Turn, live: Collection[Turn | Inbound]) -> None:
+    def check(self, queued: Queued, live: Collection[Queued]) -> None:
         """Raise ``Overloaded`` or ``QueueFull`` if there is no room for another message."""
         if len(live) >= self.overall:
             raise Overloaded(headers={"Retry-After": "5"})
@@ -35,7 +48,7 @@ class Queue:
             raise QueueFull(headers={"Retry-After": "5"})
 
 
-def _sender(message: Turn | Inbound) -> tuple[str | None, str | None]:
+def _sender(message: Queued) -> tuple[str | None, str | None]:
     """Return the user; without one, the created token, which has the share of a user."""
     return message.user, None if message.user is not None else message.token
 

@@ -121,6 +121,8 @@ class TurnReader:
                     yield event
                 return
             self._watch(found)
+        if (one := self._live.get(turn.id)) is not None and one.task is None:
+            self._live.sharing.follow(turn.id)
         async for event in log.follow(turn.id, after=after):
             yield event
 
@@ -128,6 +130,7 @@ class TurnReader:
         """Drop the recorded events of deleted turns."""
         for turn_id in turn_ids:
             self._live.log.forget(turn_id)
+            self._live.sharing.delete(turn_id)
 
     def _watch(self, turn: Turn) -> LiveTurn:
         """Register a turn that another replica runs or queues."""

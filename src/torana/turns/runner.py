@@ -213,7 +213,7 @@ class Runner:
     async def _answer(self, turn: Turn, one: LiveTurn) -> Ending:
         """Run the agent and return the turn's end; every error becomes the turn's failure."""
         slot = Slot(slots=self._slots, user=turn.user or turn.token or "", timeout=self._turn_timeout)
-        recorder = EventRecorder(self.live.log, turn.id, slot)
+        recorder = EventRecorder(self.live.log, self.live.sharing, turn.id, slot)
         try:
             journal = await self._open_journal(turn, one, recorder, slot)
         except Exception as error:  # noqa: BLE001 - as below

@@ -71,6 +71,7 @@ def test_secrets_are_never_printed(torana: Command, arguments: tuple[str, ...]) 
     Path(".env").write_text(f"OPENAI_API_KEY={TOKEN}\n")
     secrets = {variable(name): TOKEN for name in SECRETS}
     secrets["TORANA_DATABASE_URL"] = f"postgresql://ana:{TOKEN}@db/torana"
+    secrets["TORANA_REDIS_URL"] = f"redis://ana:{TOKEN}@redis/0"
     code, out, err = torana(*arguments, TORANA_SEARCH="brave", **secrets)
     assert code == 0
     assert TOKEN not in out + err

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from tests.redis_server import RedisProcess
 
 from torana import __version__
 from torana.cli.gateway import listen
@@ -403,3 +404,25 @@ def test_unresponsive_lock_holder_is_reported(
     with DataDirLock(data_dir=place / "data", address=f"http://127.0.0.1:{port}"):
         found = findings()
     assert found["gateway"].startswith(f"http://127.0.0.1:{port} holds the data directory but does not respond")
+
+
+def test_redis_without_replicas_is_named(
+    findings: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORANA_REDIS_URL", "redis://127.0.0.1:1/0")
+
+    assert findings() == {
+        "redis": "redis_url: only replicas use Redis; set replicas to true, or remove redis_url"
+    }
+
+
+def test_redis_is_checked(
+    command: Command, monkeypatch: pytest.MonkeyPatch, redis: RedisProcess, postgres_url: str
+) -> None:
+    monkeypatch.setenv("TORANA_DATABASE_URL", postgres_url)
+    monkeypatch.setenv("TORANA_REPLICAS", "true")
+    monkeypatch.setenv("TORANA_REDIS_URL", redis.url)
+
+    _, out, _ = command("doctor")
+
+    assert re.search(rf"^ok    redis       Redis \S+ on 127.0.0.1:{redis.port}/0, writes in", out, re.MULTILINE)

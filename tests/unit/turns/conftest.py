@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import pytest
+from pydantic_ai import FunctionToolset
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 from tests.assembling import turns_over
@@ -18,9 +19,13 @@ from torana.limits.budgets import Budgets
 from torana.messages import Turn, TurnEvent, Usage
 from torana.permissions import Rules
 from torana.store.engine.database import Database
-from torana.testing import ScriptedModel
+from torana.store.engine.postgres.connection import PostgresUrl
+from torana.store.engine.postgres.database import PostgresDatabase
+from torana.store.redis.server import RedisServer
+from torana.testing import Piece, ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Queue, Turns
+from torana.turns import replicas as module
 from torana.turns.approvals import Approvals
 
 #: Seconds to wait for turns to run.
@@ -162,3 +167,73 @@ async def boot(
     yield begin
     for turns in opened:
         await turns.stop(grace=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """The turns of one replica over a model."""
+
+    database: PostgresDatabase
+    turns: Turns
+    model: ScriptedModel
+
+    async def wait_for_end(self, turn: Turn) -> asyncio.Task[Turn]:
+        """Return a task that waits for the end of a turn, once the turn is registered here."""
+        task = asyncio.ensure_future(self.turns.reader.wait_for_end(turn))
+        while turn.id not in self.turns.live and not task.done():
+            await self.look()
+        return task
+
+    async def until_asked(self, number: int = 1) -> None:
+        """Wait until the model has received this number of requests."""
+        while len(self.model.requests) < number:
+            await self.look()
+
+    async def look(self) -> None:
+        """Wait for the duration of one database read."""
+        await self.database.run(lambda connection: connection.closed)
+
+    async def stop(self) -> None:
+        await self.turns.stop(grace=0)
+        await asyncio.to_thread(self.database.close)
+
+
+OpenReplica = Callable[..., Awaitable[Replica]]
+
+
+@pytest.fixture
+async def open_replica(
+    postgres_url: str,
+    open_agent: Callable[..., TurnAgent],
+    clock: Callable[[], datetime],
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncGenerator[OpenReplica]:
+    """``await open_replica("reply")`` starts a replica that polls at its start only.
+
+    ``redis`` is the address of a server that carries the events of turns.
+    """
+    monkeypatch.setattr(module, "_CHECK", 3600)
+    opened: list[Replica] = []
+
+    async def begin(
+        *script: str | Sequence[Piece],
+        toolset: FunctionToolset[ToolContext] | None = None,
+        redis: str | None = None,
+    ) -> Replica:
+        database = await asyncio.to_thread(
+            lambda: PostgresDatabase(url=PostgresUrl(postgres_url), replicated=True)
+        )
+        model = ScriptedModel(*script)
+        turns = turns_over(
+            database,
+            open_agent(model, toolset, database=database),
+            clock=clock,
+            redis=RedisServer(redis) if redis else None,
+        )
+        await turns.start()
+        opened.append(Replica(database=database, turns=turns, model=model))
+        return opened[-1]
+
+    yield begin
+    for one in opened:
+        await one.stop()

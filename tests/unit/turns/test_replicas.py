@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 
@@ -12,87 +11,23 @@ import psycopg
 import pytest
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
-from tests.assembling import turns_over
+from tests.unit.turns.conftest import OpenReplica as Open
 
-from torana.agent import TurnAgent
-from torana.errors import TakenOver
+from torana.errors import QueueFull, TakenOver
 from torana.messages import Inbound, Turn
-from torana.store.engine.postgres.connection import PostgresUrl
-from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.postgres.replicas import list_replicas
 from torana.store.rows import shared_turns
 from torana.store.rows.audit import Act
-from torana.testing import Piece, ScriptedModel
 from torana.tools import ToolContext
-from torana.turns import Turns
 from torana.turns import replicas as module
 from torana.turns.approvals import Choice
 from torana.turns.outcomes import cut_off
+from torana.turns.queue import Queue
 
 Message = Callable[..., Inbound]
 
 #: Seconds to wait for an announcement.
 _PATIENCE = 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
-    """The turns of one replica over a model."""
-
-    database: PostgresDatabase
-    turns: Turns
-    model: ScriptedModel
-
-    async def wait_for_end(self, turn: Turn) -> asyncio.Task[Turn]:
-        """Return a task that waits for the end of a turn, once the turn is registered here."""
-        task = asyncio.ensure_future(self.turns.reader.wait_for_end(turn))
-        while turn.id not in self.turns.live and not task.done():
-            await self.look()
-        return task
-
-    async def until_asked(self, number: int = 1) -> None:
-        """Wait until the model has received this number of requests."""
-        while len(self.model.requests) < number:
-            await self.look()
-
-    async def look(self) -> None:
-        """Wait for the duration of one database read."""
-        await self.database.run(lambda connection: connection.closed)
-
-    async def stop(self) -> None:
-        await self.turns.stop(grace=0)
-        await asyncio.to_thread(self.database.close)
-
-
-Open = Callable[..., Awaitable[Replica]]
-
-
-@pytest.fixture
-async def open_replica(
-    postgres_url: str,
-    open_agent: Callable[..., TurnAgent],
-    clock: Callable[[], datetime],
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncGenerator[Open]:
-    """``await open_replica("reply")`` starts a replica that polls at its start only."""
-    monkeypatch.setattr(module, "_CHECK", 3600)
-    opened: list[Replica] = []
-
-    async def begin(
-        *script: str | Sequence[Piece], toolset: FunctionToolset[ToolContext] | None = None
-    ) -> Replica:
-        database = await asyncio.to_thread(
-            lambda: PostgresDatabase(url=PostgresUrl(postgres_url), replicated=True)
-        )
-        model = ScriptedModel(*script)
-        turns = turns_over(database, open_agent(model, toolset, database=database), clock=clock)
-        await turns.start()
-        opened.append(Replica(database=database, turns=turns, model=model))
-        return opened[-1]
-
-    yield begin
-    for one in opened:
-        await one.stop()
 
 
 async def soon(task: Awaitable[Turn]) -> Turn:
@@ -142,6 +77,20 @@ async def test_decision_is_announced(
     await second.turns.approvals.decide("gateway", turn.id, "c1", Choice(approve=True), act)
 
     assert (await soon(waiting)).reply == "I paid."
+
+
+async def test_limits_of_the_queue_hold_for_all_replicas_together(open_replica: Open, message: Message) -> None:
+    first, second = await open_replica([asyncio.Event()]), await open_replica("done")
+    for number in range(Queue().per_session):
+        replica = (first, second)[number % 2]
+        await replica.turns.accept(message(key=str(number)))
+
+    with pytest.raises(QueueFull):
+        await second.turns.accept(message())
+    repeated = await second.turns.accept(message(key="0"))
+    await second.turns.accept(message(channel="another"))
+
+    assert repeated.seq == 1
 
 
 async def test_message_that_interrupts_is_announced(open_replica: Open, message: Message) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torana.messages import Turn, TurnState
+from torana.store.redis.server import RedisServer
 from torana.tools.mcp.supervisor import McpSupervisor
 from torana.turns import LiveTurns
 
@@ -28,10 +29,12 @@ class Metrics:
         live: LiveTurns,
         connectors: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]],
         mcp: Callable[[], Iterable[McpSupervisor]],
+        redis: RedisServer | None = None,
     ) -> None:
         self._live = live
         self._connectors = connectors
         self._mcp = mcp
+        self._redis = redis
         self._ended = dict.fromkeys(_ENDS, 0)
 
     def on_turn_ended(self, turn: Turn) -> None:
@@ -50,4 +53,5 @@ class Metrics:
             measurements=self._live.measurements,
             connectors=await self._connectors(),
             servers=[one.status for one in self._mcp()],
+            redis=None if self._redis is None else self._redis.works,
         )

@@ -42,7 +42,11 @@ def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Jso
     loaded = settings_from(config=config, data_dir=data_dir)
     findings = [
         DoctorFinding("settings", True, "valid"),
-        *(_run_check(name, check, loaded) for name, check in _CHECKS),
+        *(
+            _run_check(name, check, loaded)
+            for name, check in _CHECKS
+            if check is not _redis or loaded.settings.redis_url is not None
+        ),
     ]
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -129,6 +133,15 @@ def _postgres(url: str) -> str:
     from torana.store.engine.postgres.server import describe_server
 
     return describe_server(PostgresUrl(url), now=utc_now)
+
+
+def _redis(loaded: Loaded) -> str:
+    import asyncio
+
+    from torana.config.redis import redis_server
+
+    server = redis_server(loaded.settings)
+    return asyncio.run(server.describe()) if server is not None else ""
 
 
 def _skills(loaded: Loaded) -> str:
@@ -231,6 +244,7 @@ _CHECKS: tuple[tuple[str, Callable[[Loaded], str]], ...] = (
     ("disk", _disk),
     ("gateway", _gateway),
     ("database", _database),
+    ("redis", _redis),
     ("skills", _skills),
     ("sandbox", _sandbox),
     ("tools", _tools),

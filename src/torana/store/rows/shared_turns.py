@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -30,6 +31,20 @@ class Changes:
     claimed: list[Turn]
     #: Whether turns of an ended replica are left.
     abandoned: bool
+
+
+class UnfinishedTurn(NamedTuple):
+    """The properties of a turn that count in the queue."""
+
+    owner: str
+    channel: str
+    user: str | None
+    token: str | None
+
+
+def list_unfinished(connection: Connection, *, without: str) -> list[UnfinishedTurn]:
+    """Return the turns of all replicas that have not ended, except the one with the id ``without``."""
+    return [UnfinishedTurn(*row) for row in connection.execute(_UNFINISHED, {"without": without})]
 
 
 def read_changes(connection: Connection, waited: Collection[str], *, hold: bool) -> Changes:
@@ -136,6 +151,9 @@ _idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.sta
 _COUNT_CRASHES = sa.update(turns).where(active, _is_left, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
 _active_in_session = sa.exists().where(_other.c.session_id == turns.c.session_id, active)
 #: Those behind a turn of another replica follow there.
+_UNFINISHED = sa.select(turns.c.owner, turns.c.channel, turns.c.user, turns.c.token).where(
+    unfinished, turns.c.id != sa.bindparam("without")
+)
 _ALL_UNFINISHED = (
     sa.select(turns).where(unfinished, ~_active_in_session).order_by(turns.c.session_id, turns.c.seq)
 )

@@ -30,6 +30,14 @@ class EventLog(ABC):
         """Return whether the log has events of this turn."""
 
     @abstractmethod
+    def attempt(self, turn_id: str) -> int | None:
+        """Return the attempt whose events are open; None for an ended or unknown turn."""
+
+    @abstractmethod
+    def text(self, turn_id: str) -> str:
+        """Return all text of the open attempt so far."""
+
+    @abstractmethod
     def forget(self, turn_id: str) -> None:
         """Drop the events of an ended turn. Other turns are not changed."""
 

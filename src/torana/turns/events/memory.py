@@ -25,7 +25,7 @@ class _Channel:
     """
 
     def __init__(self, *, attempt: int, limit: int, origin: str) -> None:
-        self._attempt = str(attempt)
+        self.attempt = attempt
         self._origin = origin
         self._limit = limit
         self._events: deque[TurnEvent] = deque()
@@ -48,6 +48,10 @@ class _Channel:
     def weight(self) -> int:
         """Return the approximate memory in bytes of the events and the text."""
         return _CHANNEL + self._size + sum(len(piece) for piece in self._text)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
 
     def append(self, type_: EventType, data: Mapping[str, Any]) -> None:
         event = TurnEvent(self._id(self.end + 1), type_, data)
@@ -75,7 +79,7 @@ class _Channel:
         The event replaces all events but a terminal one.
         """
         position = self.end - 1 if self.is_closed else self.end
-        return position, TurnEvent(self._id(position), "message.snapshot", {"text": "".join(self._text)})
+        return position, TurnEvent(self._id(position), "message.snapshot", {"text": self.text})
 
     def reset(self) -> TurnEvent:
         """Return an event without text, after which all events are replayed."""
@@ -84,7 +88,7 @@ class _Channel:
     def after(self, event_id: str | None) -> int:
         """Return the position after an event, or 0 for an unknown event."""
         attempt, _, number = (event_id or "").removesuffix(self._origin).partition("-")
-        if attempt != self._attempt or not _NUMBER.fullmatch(number):
+        if attempt != str(self.attempt) or not _NUMBER.fullmatch(number):
             return 0
         return int(number) if int(number) <= self.end else 0
 
@@ -92,7 +96,7 @@ class _Channel:
         await self._more.wait()
 
     def _id(self, number: int) -> str:
-        return f"{self._attempt}-{number}{self._origin}"
+        return f"{self.attempt}-{number}{self._origin}"
 
 
 class MemoryEventLog(EventLog):
@@ -132,6 +136,14 @@ class MemoryEventLog(EventLog):
         channel = self._ended.pop(turn_id, None)
         if channel is not None:
             self._ended_size -= channel.weight
+
+    def attempt(self, turn_id: str) -> int | None:
+        channel = self._live.get(turn_id)
+        return None if channel is None else channel.attempt
+
+    def text(self, turn_id: str) -> str:
+        channel = self._live.get(turn_id)
+        return "" if channel is None else channel.text
 
     def has_events(self, turn_id: str) -> bool:
         return turn_id in self._live or turn_id in self._ended

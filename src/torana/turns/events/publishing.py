@@ -1,0 +1,223 @@
+"""Show the events of the turns that run here to other replicas, over Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torana.aio import end_task
+from torana.messages import EventType
+from torana.store.redis.server import RedisServer, RedisUnavailable
+from torana.turns.events.base import EventLog
+from torana.turns.events.entries import ADD, NOT_ABOVE, Event, key_of, merge_deltas, write_events, write_id
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+#: Seconds in which events are collected for one entry. The first event after a pause does not wait.
+_COLLECT = 0.02
+
+#: Seconds between two attempts while Redis fails.
+_RETRY = 1.0
+
+#: The memory in bytes of the events of one turn that wait for Redis. Beyond it the whole text is sent instead.
+_WAITING = 65_536
+
+#: A snapshot of the text replaces the earlier entries after this number of bytes, or of the text's own size if
+#: that is larger, and after this number of entries.
+_SNAPSHOT_BYTES = 262_144
+_SNAPSHOT_ENTRIES = 1_000
+_ENTRIES = 2 * _SNAPSHOT_ENTRIES
+
+#: Seconds after the last event until Redis deletes the stream of a turn that no replica has ended.
+_EXPIRY = 3_600
+
+#: The number of streams that wait for their deletion. Beyond it Redis deletes them by their expiry.
+_DELETIONS = 10_000
+
+#: The approximate memory of an event without text.
+_EVENT = 200
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    """The events of one attempt that wait to be added, and the state of the stream."""
+
+    attempt: int
+    number: int = 0
+    events: list[Event] = field(default_factory=list[Event])
+    size: int = 0
+    #: The whole text replaces all earlier entries: some were not added, or they have become too many.
+    needs_snapshot: bool = False
+    #: The bytes and the entries since the last snapshot.
+    added_bytes: int = 0
+    added: int = 0
+    ended: bool = False
+
+    def append(self, type_: EventType, data: Mapping[str, Any]) -> None:
+        if self.needs_snapshot and type_ == "message.delta":  # the snapshot has its text
+            return
+        self.events.append((type_, data))
+        self.size += _EVENT + sum(len(str(value)) for value in data.values())
+        if self.size > _WAITING:
+            self.fall_back()
+
+    def fall_back(self) -> None:
+        """Send a snapshot instead of the events that wait."""
+        self.events, self.size, self.needs_snapshot = [], 0, True
+
+    def note_taken(self, size: int, *, replaces: bool) -> None:
+        """Note that all that waits becomes the next entry, which replaces the earlier ones or not."""
+        self.number += 1
+        self.added = 0 if replaces else self.added + 1
+        self.added_bytes = 0 if replaces else self.added_bytes + size
+        self.events, self.size, self.needs_snapshot = [], 0, False
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.events) or self.needs_snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    id: str
+    events: str
+    #: It begins with a snapshot, so that the earlier entries are not needed.
+    replaces: bool
+
+
+class EventPublisher:
+    """Adds the events of running turns to Redis, in the order of their recording.
+
+    It keeps at most ``_WAITING`` bytes for each turn while Redis is slow or fails. Afterwards a snapshot of the
+    text replaces the missing events.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: RedisServer,
+        log: EventLog,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._server = server
+        self._log = log
+        self._pause = pause
+        self._streams: dict[str, _Stream] = {}
+        #: The turns whose streams are to be deleted, the oldest first.
+        self._deleted: dict[str, None] = {}
+        self._due = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_sending(), name="event publisher")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await end_task(self._task)
+
+    def begin(self, turn_id: str) -> None:
+        """Begin the stream of an attempt that the log has opened."""
+        attempt = self._log.attempt(turn_id)
+        if attempt is None:
+            return
+        self._streams[turn_id] = _Stream(attempt=attempt)
+        if attempt > 1:
+            self.publish(turn_id, "turn.resumed", {"attempt": attempt, "text": self._log.text(turn_id)})
+
+    def publish(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
+        """Add an event of a turn that runs here."""
+        if (stream := self._streams.get(turn_id)) is not None:
+            stream.append(type_, data)
+            self._due.set()
+
+    def end(self, turn_id: str) -> None:
+        """Add the last events of a turn, and delete its stream: the row of the turn has the reply."""
+        if (stream := self._streams.get(turn_id)) is not None:
+            stream.ended = True
+        if len(self._deleted) < _DELETIONS:
+            self._deleted[turn_id] = None
+        self._due.set()
+
+    async def _keep_sending(self) -> None:
+        works = False
+        while True:
+            try:
+                if not works:
+                    await self._server.probe("publish")
+                    works = True
+                await self._due.wait()
+                self._due.clear()
+                await self._send()
+                await self._pause(_COLLECT)
+                continue
+            except RedisUnavailable:
+                pass
+            except Exception:  # noqa: BLE001 - a bug must not end the sharing
+                _log.exception("events_not_shared")
+            works = False
+            self._due.set()
+            await self._pause(_RETRY)
+
+    async def _send(self) -> None:
+        """Send all that waits in one round trip. Raises ``RedisUnavailable``."""
+        entries = {turn_id: self._take(turn_id, stream) for turn_id, stream in self._streams.items()}
+        entries = {turn_id: entry for turn_id, entry in entries.items() if entry is not None}
+        sent = {turn_id: self._streams[turn_id] for turn_id in entries}
+        deleted = list(self._deleted)
+        self._streams = {turn_id: stream for turn_id, stream in self._streams.items() if not stream.ended}
+        if not entries and not deleted:
+            return
+        try:
+            async with self._server.use("publish") as client:
+                lengths = await _execute(client, entries, deleted)
+        except RedisUnavailable:
+            for stream in sent.values():
+                stream.fall_back()
+            raise
+        for turn_id in deleted:
+            del self._deleted[turn_id]
+        for (turn_id, stream), length in zip(sent.items(), lengths, strict=True):
+            if length is None:  # another replica continues the turn
+                self._streams.pop(turn_id, None)
+            elif (
+                length < 2 and stream.number > 1 and not entries[turn_id].replaces
+            ):  # Redis has lost the others
+                stream.fall_back()
+                self._due.set()
+
+    def _take(self, turn_id: str, stream: _Stream) -> _Entry | None:
+        """Return what waits as an entry, and let nothing wait."""
+        if not stream.waits or (stream.ended and stream.needs_snapshot):
+            return None
+        events: Sequence[Event] = stream.events
+        text = self._log.text(turn_id)
+        is_long = stream.added_bytes > max(_SNAPSHOT_BYTES, len(text)) or stream.added >= _SNAPSHOT_ENTRIES
+        if replaces := stream.needs_snapshot or (is_long and not stream.ended):
+            others = [event for event in events if event[0] != "message.delta"]
+            events = [("message.snapshot", {"text": text}), *others]
+        document = write_events(merge_deltas(events))
+        stream.note_taken(len(document), replaces=replaces)
+        return _Entry(id=write_id(stream.attempt, stream.number), events=document, replaces=replaces)
+
+
+async def _execute(client: Redis, entries: Mapping[str, _Entry], deleted: Sequence[str]) -> list[int | None]:
+    """Return the length of each stream after its entry was added; None if Redis refused it as too old."""
+    pipeline = client.pipeline(transaction=False)
+    for turn_id, entry in entries.items():
+        replaces = int(entry.replaces)
+        pipeline.eval(ADD, 1, key_of(turn_id), entry.id, entry.events, replaces, _ENTRIES, _EXPIRY)
+    if deleted:
+        pipeline.unlink(*map(key_of, deleted))
+    lengths: list[int | None] = []
+    for result in await pipeline.execute(raise_on_error=False):
+        if isinstance(result, Exception) and NOT_ABOVE not in str(result):
+            raise result
+        lengths.append(None if isinstance(result, Exception) else int(result))
+    return lengths[: len(entries)]
