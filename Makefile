@@ -9,7 +9,7 @@ T ?= tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat test test-long test-all faults chaos soak-connectors bench bench-scale bench-page soak check audit format gen screenshots docs dependencies lock cov dist clean
+.PHONY: help setup run chat test test-long test-all faults chaos soak-connectors bench bench-scale bench-replicas bench-page soak check audit format gen screenshots docs dependencies lock cov dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -78,6 +78,9 @@ bench: $(VENV)/.dev .venv-bench/.run ## how fast it is, beside the bare agent lo
 
 bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, and 1,000 event streams at once
 	$(BIN)/python -m bench.scale sessions streams
+
+bench-replicas: $(VENV)/.dev ## replicas on PostgreSQL: takeover, hand-over, cancel, statements; about five minutes
+	$(BIN)/python -m bench.replicas $(A)
 
 bench-page: $(VENV)/.dev .venv-bench/.run ## the console in Chromium: size, start, a long session, a long answer, memory
 	$(BIN)/python -m bench.page

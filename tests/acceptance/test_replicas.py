@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import httpx2
 import pytest
-from tests.parts import end_without
 from tests.postgres import PostgresServer
 from tests.standins.gate import Gate
 
@@ -25,6 +24,12 @@ if TYPE_CHECKING:
 Eventually = Callable[[Callable[[], Any]], Any]
 Replicas = Callable[..., list["Gateway"]]
 
+#: A module that Python imports first. libfaketime slows the switches between Python's threads down too much.
+_WRONG_CLOCK = """
+from datetime import UTC, datetime, timedelta
+from torana import messages
+messages.utc_now = lambda: datetime.now(UTC) + timedelta(seconds={seconds})
+"""
 _QUESTION = {"content": "what is 6 * 7"}
 ASKS = json.dumps([{"tool": "calculate", "permission": "ask"}])
 
@@ -237,19 +242,21 @@ def test_replicas_whose_clocks_differ_by_a_minute_share_their_work(
     installed_with_all: Path,
     person: type[Person],
     eventually: Eventually,
+    tmp_path: Path,
 ) -> None:
     url = server.create("torana")
+    for directory, seconds in (("slow", -30), ("fast", 30)):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "sitecustomize.py").write_text(_WRONG_CLOCK.format(seconds=seconds))
     clocks = [
         new_gateway(
             installed_with_all,
             home=f"home {number}",
             TORANA_DATABASE_URL=url,
             TORANA_REPLICAS="true",
-            LD_PRELOAD=_fake_clock(),
-            FAKETIME=offset,
-            FAKETIME_DONT_FAKE_MONOTONIC="1",
+            PYTHONPATH=str(tmp_path / directory),
         )
-        for number, offset in enumerate(("-30s", "+30s"))
+        for number, directory in enumerate(("slow", "fast"))
     ]
     for gateway in clocks:
         gateway.start()
@@ -261,19 +268,14 @@ def test_replicas_whose_clocks_differ_by_a_minute_share_their_work(
     for number in range(1, 9):
         speaker = person(url=clocks[number % 2].url)
         assert f"= {number * 7}" in speaker.say(f"what is 7 * {number}")
+    assert server.execute(
+        "SELECT count(*) FROM turns WHERE created_at > now() + interval '20 s'", "torana"
+    ) == [(4,)]
     leases = "SELECT count(*) FROM replicas WHERE lease_until > now()"
     assert eventually(lambda: server.execute(leases, "torana") == [(2,)])
     for gateway in (slow, fast):
         assert gateway.stop() == 0
         assert "replica_ended" not in gateway.written_output()
-
-
-def _fake_clock() -> str:
-    """Return the library that shows another time to a process."""
-    found = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-    if found is None:
-        end_without("libfaketime", cure="apt install faketime")
-    return str(found)
 
 
 def test_replica_that_was_stopped_for_long_stores_nothing_and_ends(

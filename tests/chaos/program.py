@@ -109,6 +109,11 @@ class Program:
             )
 
     @property
+    def pid(self) -> int | None:
+        """Return the id of the process, if it was started."""
+        return self._process and self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -48,8 +47,7 @@ class SharedErasures:
         """Stop following."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def carry_out(self) -> None:
         """Carry out the erasures that are new to the data directory.
