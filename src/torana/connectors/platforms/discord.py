@@ -223,9 +223,9 @@ class _Client(discord.Client):
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         """Fail if the last session was short; the library would start new sessions without limit."""
         del shard_id
-        if not initial and self.loop.time() - self._began < _SESSION:
+        if not initial and asyncio.get_running_loop().time() - self._began < _SESSION:
             raise discord.ClientException("Discord ended a session soon after its start")
-        self._began = self.loop.time()
+        self._began = asyncio.get_running_loop().time()
 
     async def on_connect(self) -> None:
         self._up = True
@@ -239,7 +239,7 @@ class _Client(discord.Client):
     async def on_disconnect(self) -> None:
         """Handle a break; the library resumes the session, unless there are too many breaks."""
         self._up = False
-        self._breaks.append(self.loop.time())
+        self._breaks.append(asyncio.get_running_loop().time())
         if len(self._breaks) == _BREAKS and self._breaks[-1] - self._breaks[0] < _WITHIN:
             self.fail(ConnectionError("the connection to Discord breaks repeatedly"))
 
@@ -273,7 +273,8 @@ class _Client(discord.Client):
             if not isinstance(item, list):
                 yield item
                 continue
-            until = self.loop.time() + _PATIENCE  # new messages wait no longer than this
+            # New messages wait no longer than this. A closed client has no ``loop``.
+            until = asyncio.get_running_loop().time() + _PATIENCE
             for where in item if self._age else ():
                 for message in await self._fetch_missed_messages(where, until=until):
                     yield message
