@@ -146,7 +146,9 @@ def _holds(cell: str, sign: str, value: str, number: Decimal | None, column: str
     elif number is None or sign in ("=", "!="):
         order = (left > right) - (left < right)
     elif re.search(r"\d", cell):
-        raise ToolError(f"“{cell[:60]}” in the column {column} is not a number to be compared with {value}.")
+        raise ToolError(
+            f"“{cell[:60]}” in the column {column} is not a number, so it cannot be compared with {value}."
+        )
     else:
         return False
     return order in _ORDERS[sign]
