@@ -62,7 +62,9 @@ def query_csv(
     if column or group_by:
         raise ToolError("`column` and `group_by` need an `aggregate`: count, sum, mean, min or max.")
     if select and len(select) > len(table.header):
-        raise ToolError(f"`select` names {len(select):,} of {len(table.header):,} columns; name each one once.")
+        raise ToolError(
+            f"`select` names {len(select):,} of {len(table.header):,} columns; name each column at most once."
+        )
     return _format_rows([table.column(name) for name in select or table.header], rows)
 
 
