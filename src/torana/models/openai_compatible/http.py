@@ -54,8 +54,8 @@ async def send(client: httpx2.AsyncClient, request: httpx2.Request, *, retries: 
 
 
 @contextmanager
-def translated(model: str, namespace: str) -> Generator[None]:
-    """Raise pydantic-ai's errors in place of those of HTTP and of JSON."""
+def translate_errors(model: str, namespace: str) -> Generator[None]:
+    """Translate errors of HTTP and JSON into pydantic-ai's errors."""
     try:
         yield
     except httpx2.HTTPStatusError as error:
