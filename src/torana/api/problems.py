@@ -40,7 +40,8 @@ MEDIA_TYPE = "application/problem+json"
 #: The ``Retry-After`` of an error that does not set its own.
 _RETRY_AFTER = "5"
 
-#: The status and the text of ``error`` for each branch of the tree. The most specific class applies.
+#: The status and the text of ``error`` of each class of errors. A subclass without an entry uses that of its
+#: nearest base class.
 TABLE: dict[type[GatewayError], tuple[HTTPStatus, str]] = {
     GatewayError: (HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error"),
     BadRequest: (HTTPStatus.BAD_REQUEST, "Bad request"),

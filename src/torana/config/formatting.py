@@ -21,8 +21,8 @@ def describe_allowed_values(name: str) -> str:
     """Return the allowed values of the setting, such as "a whole number from 1 to 65535"."""
     field = Settings.model_fields[name]
     if is_list(name):
-        return f"a list of {_length(field)}, each {allowed_item(name)}"
-    return allowed_item(name)
+        return f"a list of {_length(field)}, each {describe_allowed_items(name)}"
+    return describe_allowed_items(name)
 
 
 def is_list(name: str) -> bool:
@@ -30,8 +30,8 @@ def is_list(name: str) -> bool:
     return get_origin(Settings.model_fields[name].annotation) is tuple
 
 
-def allowed_item(name: str) -> str:
-    """Return the allowed values of a list's items, or of a setting that is no list."""
+def describe_allowed_items(name: str) -> str:
+    """Return the allowed values of a list's items, or of a setting that is not a list."""
     field = Settings.model_fields[name]
     marks = [mark.words for mark in field.metadata if isinstance(mark, Allowed)]
     return marks[-1] if marks else _by_type(field)
@@ -46,8 +46,8 @@ def format_value(value: object) -> str:
     return _truncate(_json(value))
 
 
-def shown_path(path: Path, *, within: Path | None = None) -> str:
-    """Return the path on one line, relative to ``within`` if it is inside."""
+def format_path(path: Path, *, within: Path | None = None) -> str:
+    """Return the path on one line, relative to the directory ``within`` if it is inside that directory."""
     text = str(path.relative_to(within) if within and path.is_relative_to(within) else path)
     return text if text.isprintable() else _json(text)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dotenv.parser import parse_stream
 
-from torana.config.formatting import shown_path
+from torana.config.formatting import format_path
 from torana.config.settings import Settings, flag, variable
 from torana.errors import ConfigInvalid
 
@@ -91,11 +91,11 @@ def from_file(path: Path, *, cwd: Path, named_by: str = "") -> Source:
 
     Raises ``ConfigInvalid`` if the file cannot be read, is too large, or is not TOML.
     """
-    file = shown_path(path, within=cwd)
+    file = format_path(path, within=cwd)
     text = _read_text(path, called=f"{named_by}{file}")
     return Source(
         values=_resolve_paths(_parse(text, file=file), base=path.parent),
-        origin=lambda _name: f"file {shown_path(path)}",
+        origin=lambda _name: f"file {format_path(path)}",
         label=lambda name: name,
         place=lambda name: _file_place(file, line=line_within(name, text=text)),
     )

@@ -10,7 +10,13 @@ from typing import TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from torana.config.formatting import allowed_item, describe_allowed_values, format_value, is_list, nearest
+from torana.config.formatting import (
+    describe_allowed_items,
+    describe_allowed_values,
+    format_value,
+    is_list,
+    nearest,
+)
 from torana.config.settings import PREFIX, SECRETS, TABLES, Settings, variable
 from torana.config.sources import Source
 from torana.permissions import RULE_KEYS
@@ -145,5 +151,5 @@ def _wrong(name: str, fault: ErrorDetails) -> str:
         )
     if isinstance(value, str) and (fault_of_json := _no_json(name, value)):
         return f"no valid JSON: {fault_of_json}"
-    words = describe_allowed_values(name) if len(fault["loc"]) == 1 else allowed_item(name)
+    words = describe_allowed_values(name) if len(fault["loc"]) == 1 else describe_allowed_items(name)
     return f"{'the value' if name in SECRETS | TABLES else format_value(value)} is not {words}"

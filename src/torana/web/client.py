@@ -126,7 +126,7 @@ class GuardedClient:
         try:
             yield response
         except httpx2.TransportError as error:
-            raise BadResponse(f"{_shorten_url(request.url)} ended in the middle of its response.") from error
+            raise BadResponse(f"{_shorten_url(request.url)} did not send its whole response.") from error
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()

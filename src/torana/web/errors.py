@@ -5,10 +5,10 @@
     WebFault
     ├── NotAllowed      the address is invalid or not allowed
     ├── Unreachable     unknown name, no connection, or a wrong certificate
-    ├── TooSlow         not finished within the time
+    ├── TooSlow         not finished before the timeout
     ├── PageTooLarge    more bytes than allowed
     ├── WrongType       a media type that is not accepted
-    └── BadResponse   an error status, or not HTTP
+    └── BadResponse     an error status, too many redirects, a broken body, or not HTTP
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WrongType(WebFault):
 
 
 class BadResponse(WebFault):
-    """The server answered with an error, or not in HTTP."""
+    """The response has an error status, too many redirects or a broken body, or is not HTTP."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)

@@ -66,7 +66,7 @@ async def started(platform: DiscordStandIn) -> tuple[Line, asyncio.Task[None]]:
         ("what do you and <@{bob}> think, <@{me}>, of <@1>?", "what do you and @Bob think, @torana, of <@1>?"),
     ],
 )
-async def test_mention_addresses_bot_and_is_removed_or_made_readable(
+async def test_mention_of_bot_addresses_it_and_ids_become_names(
     platform: DiscordStandIn, content: str, text: str
 ) -> None:
     platform.people["bob"]["global_name"] = "Bob"

@@ -659,8 +659,14 @@ async def test_certificates_are_verified(
     assert platform.smtp.kept == []
 
 
-@pytest.mark.parametrize("answer", [b"OK Begin\r\n* OK and what else", b"NO not today\r\n"])
-async def test_missing_encryption_prevents_login(platform: MailServer, answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"OK Begin\r\n* OK and what else", "sent data between STARTTLS and the encryption"),
+        (b"NO not today\r\n", "does not support STARTTLS"),
+    ],
+)
+async def test_missing_encryption_prevents_login(platform: MailServer, answer: bytes, reason: str) -> None:
     """The server refuses encryption, or an attacker on the network suppresses it."""
     said: list[bytes] = []
 
@@ -670,7 +676,7 @@ async def test_missing_encryption_prevents_login(platform: MailServer, answer: b
 
     platform.imap.on_command = note
     platform.imap.on_answer = lambda data: data.replace(b"OK Begin TLS negotiation now.\r\n", answer)
-    with pytest.raises(ConnectionError, match="does not support STARTTLS"):
+    with pytest.raises(ConnectionError, match=reason):
         async with listening(platform, encrypted(platform, "starttls", smtp_tls="none")):
             pass
     with pytest.raises(SMTPException, match="STARTTLS"):

@@ -130,7 +130,7 @@ def test_backup_that_a_restore_would_refuse_gives_a_warning(command: Command, da
 
 def test_max_size_bounds_a_restore(command: Command, data: Path) -> None:
     command("backup", "mine.zip")
-    assert "more than 1,000; where you trust" in command("restore", "mine.zip", "--max-size", "1KB")[2]
+    assert "more than 1,000; if you trust" in command("restore", "mine.zip", "--max-size", "1KB")[2]
     for size in ("0", "much", "-5"):
         code, _, err = command("restore", "mine.zip", "--max-size", size)
         assert (code, err) == (

@@ -652,7 +652,7 @@ def test_archive_bomb_is_refused_before_unpacking(
 
 def test_max_size_allows_a_larger_backup(back_up: Callable[..., Path], data_dir: Path) -> None:
     backup = zip_of(back_up(), lambda archive: archive.writestr("skills/tea/big", bytes(3 << 20)))
-    with pytest.raises(BackupInvalid, match="more than 2,000,000; where you trust its origin"):
+    with pytest.raises(BackupInvalid, match="more than 2,000,000; if you trust its origin"):
         restore(backup, data_dir, max_size=2_000_000)
 
     restore(backup, data_dir, max_size=10_000_000)

@@ -99,7 +99,7 @@ def test_mcp_servers_files_of_other_clients_are_parsed(tmp_path: Path) -> None:
         ({"a": {"url": "http://x", "headers": {"K": "\x01é"}}}, "mcp.a.headers.K: must be printable ASCII"),
         ({"a": {"url": "http://x/sse", "type": "sse"}}, "mcp.a: only stdio and streamable HTTP are supported"),
         ({"a": {"command": "x", "cwd": "here"}}, "mcp.a.cwd: must be an absolute path"),
-        ({"a/b": {"command": "x"}}, "mcp.a/b: a server's name must have 1 to 32 letters"),
+        ({"a/b": {"command": "x"}}, "mcp.a/b: a server's name must begin with a letter or digit"),
         ({"a_b": {"command": "x"}, "a-b": {"command": "x"}}, 'mcp.a-b: another server is also called "a-b"'),
         ({"mcpServers": {"a": "x"}}, "mcp.mcpServers.a: must be an object with command or url"),
     ],

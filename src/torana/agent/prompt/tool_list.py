@@ -15,7 +15,7 @@ from torana.permissions import RUNS_SKILL
 from torana.skills import Skills
 from torana.tools.opened import OpenedTools
 
-#: The tools that every request lists, in this order: they open the others.
+#: The tools that every request lists, in this order. ``load_skill`` and ``find_tools`` open other tools.
 CORE = ("load_skill", "find_tools", "remember", "recall")
 _SEARCH = "find_tools"
 _READS_FILES = "read_skill_file"
@@ -25,8 +25,8 @@ class ToolList:
     """Lists the core, pinned and opened tools; the model opens others by their skill or by a search.
 
     A request lists the core first, then pinned tools, then opened ones in the order of opening. A list grows at
-    its end, so that providers can cache the beginning of a session's prompts. Tools that belong to no skill, of
-    MCP servers and the operator, are listed unless there are more than ``direct``.
+    its end, so that providers can cache the beginning of a session's prompts. Tools that belong to no skill
+    (those of MCP servers and of the operator) are listed if there are at most ``direct`` of them.
     """
 
     def __init__(self, *, skills: Skills, pinned: Sequence[str], direct: int) -> None:
@@ -64,7 +64,9 @@ class ToolList:
 
     def _listed(self, tools: Sequence[ToolDefinition], opened: OpenedTools) -> dict[str, None]:
         """Return the names of the listed tools in order."""
-        pinned = [tool.name for tool in tools if any(fnmatchcase(tool.name, one) for one in self._pinned)]
+        pinned = [
+            tool.name for tool in tools if any(fnmatchcase(tool.name, pattern) for pattern in self._pinned)
+        ]
         others = self._outside_skills(tools)
         direct = others if len(others) <= self._direct else []
         return dict.fromkeys([*CORE, *pinned, *direct, *opened.names])

@@ -12,8 +12,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.models.builtin.readers.base import Arguments
 
-# An unclosed brace is matched, too, so that the error can be explained. Possessive quantifiers avoid quadratic
-# backtracking over blanks.
+# An unclosed brace is matched too, so that the reply can explain the error. Possessive quantifiers avoid
+# quadratic backtracking over blanks.
 _USE = re.compile(
     r"\s*+(?P<use>use)\s++`?(?P<tool>[\w-]++)`?\s*+:?\s*+(?P<arguments>\{.*\}|\{.*)?[\s.!]*",
     re.IGNORECASE | re.DOTALL,
@@ -43,7 +43,7 @@ class Unclear:
 
 
 def read_call(text: str, tools: Mapping[str, ToolDefinition]) -> ExplicitCall | Unclear | None:
-    """Return the call that a message spells out; None if it names no available tool."""
+    """Return the explicit call in a message; None if it names no available tool."""
     match = _USE.fullmatch(text) or _CALL.fullmatch(text)
     tool = tools.get(match["tool"]) if match else None
     if match is None or tool is None:
@@ -83,14 +83,16 @@ def _usage(tool: ToolDefinition) -> str:
     others = ", ".join(f'"{name}"' for name in _properties(tool) if name not in required_arguments(tool))
     return (
         f"Write it as use {tool.name}{' {' + needed + '}' if needed else ''}"
-        f"{f', perhaps with {others}' if others else ''}; each value as in JSON: a number, true, or a text in "
-        "double quotes."
+        f"{f', optionally with {others}' if others else ''}; each value as in JSON: a number, true, or a text "
+        "in double quotes."
     )
 
 
 def _arguments(text: str, positional: list[str]) -> dict[str, Any]:
     if _UNSTORABLE.search(text):
-        raise ValueError("write a character as itself, not as an escape")
+        raise ValueError(
+            "the escapes \\u0000 and \\ud800 to \\udfff are not supported; write the character itself"
+        )
     if text.startswith("{"):
         return cast("dict[str, Any]", _DECODER.decode(text))
     return _positional_arguments(text, positional)
@@ -101,7 +103,7 @@ def _refuse_constant(name: str) -> object:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-# U+0000 and lone surrogates, which databases do not accept.
+# Escapes of U+0000 and of surrogates: databases accept neither U+0000 nor lone surrogates.
 _UNSTORABLE = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 
 

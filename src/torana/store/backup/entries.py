@@ -38,7 +38,7 @@ _NAME_BYTES = 255
 _PATH_BYTES = 3_000
 
 _FOLDERS = (SKILLS, INSTALLED, WORKSPACES_NAME, MCP_NAME)
-_ALLOW = "; where you trust its origin, allow more with --max-size"
+_ALLOW = "; if you trust its origin, allow more with --max-size"
 
 _CHUNK = 1024 * 1024  # bytes between two reports of progress
 
@@ -155,7 +155,7 @@ def _check_folders(name: str, names: Collection[str]) -> None:
     parts = name.split("/")
     for depth in range(1, len(parts)):
         if (folder := "/".join(parts[:depth])) in names:
-            raise ValueError(f"{folder[:80]!r} is a file and a folder")
+            raise ValueError(f"{folder[:80]!r} is both a file and a folder")
 
 
 def _check_total(total: int, packed: int, max_size: int | None, free: int) -> None:

@@ -1,4 +1,4 @@
-"""Move files and directories so that each move can be undone."""
+"""Move files and directories. ``undo`` collects the steps that reverse the moves."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 
 def set_aside(old: Path, name: str, undo: ExitStack) -> bool:
-    """Rename an existing file, and return whether it existed; nothing is copied."""
+    """Rename a file or directory within its directory, and return whether it existed."""
     if not os.path.lexists(old):
         return False
     undo.callback(old.rename(old.with_name(name)).rename, old)
     return True
 
 
-def put(new: Path, place: Path, undo: ExitStack) -> None:
-    """Move a file to a free path, which may be on another disk; do nothing if there is no such file."""
+def put(new: Path, target: Path, undo: ExitStack) -> None:
+    """Move a file or directory, if it exists, to an unused path, which may be on another disk."""
     if new.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        undo.callback(_delete, place)
-        shutil.move(new, place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        undo.callback(_delete, target)
+        shutil.move(new, target)
 
 
-def _delete(place: Path) -> None:
-    if place.is_dir():
-        shutil.rmtree(place)
+def _delete(target: Path) -> None:
+    if target.is_dir():
+        shutil.rmtree(target)
     else:
-        place.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ from torana.tools.redaction import mask
 from torana.tools.validation_messages import entry_faults
 
 #: The key of the servers in the files of other clients.
-USUAL = "mcpServers"
+SERVERS_KEY = "mcpServers"
 
 #: Maximum number of servers, and size of a file in bytes.
 SERVERS_LIMIT = 50
@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,31}")
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s#]*)?(\?[^\s#]*)?")
 _TRANSPORTS = frozenset({"stdio", "http", "streamable-http", "streamablehttp", "streamable_http"})
 
-_ONE_WAY = "set either command, for a program, or url, for a server at a URL"
+_COMMAND_OR_URL = "set either command, for a program, or url, for a server at a URL"
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def _directory(path: Path) -> Path:
 
 def _header_value(secret: SecretStr) -> SecretStr:
     if not is_header_value(secret.get_secret_value()):
-        raise ValueError("must be printable ASCII, without a space or line end at its ends")
+        raise ValueError("must be printable ASCII, without a space or line break at the beginning or end")
     return secret
 
 
@@ -102,9 +102,9 @@ class Server(BaseModel):
     timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_command_or_url(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError(_ONE_WAY)
+            raise ValueError(_COMMAND_OR_URL)
         return self
 
     @property
@@ -114,7 +114,7 @@ class Server(BaseModel):
 
     @property
     def source(self) -> str:
-        """Return the address or command of the server without secrets; another source is another server."""
+        """Return the command or URL without ``env`` and ``headers``. Another source means another server."""
         return json.dumps([self.command, *self.args, self.url])
 
     def is_wanted(self, tool: str) -> bool:
@@ -150,9 +150,9 @@ def valid_servers(
     """
     faults: list[str] = []
     found: dict[str, Server] = {}
-    for where, name, values, usual in _entries(tables, file):
+    for where, name, values, foreign in _entries(tables, file):
         try:
-            server = _server(where, name, values, environ=environ, usual=usual)
+            server = _server(where, name, values, environ=environ, foreign=foreign)
         except ConfigInvalid as error:
             faults += error.detail.splitlines()
             continue
@@ -171,24 +171,26 @@ def search_path(environ: Mapping[str, str]) -> str:
 
 
 def slug(name: str) -> str:
-    """Return the name as prefix of the tools' names: without ``_``, which ends the prefix."""
+    """Return the prefix of the names of a server's tools. It has no ``_``, because ``_`` ends the prefix."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _entries(
     tables: Mapping[str, Mapping[str, Any]], file: Path | None
 ) -> Iterator[tuple[str, str, Mapping[str, Any], bool]]:
-    """Yield each entry's place, name and content, and whether it has the format of other clients."""
+    """Yield each entry's location, name and content, and whether it has the format of other clients."""
     for name, values in tables.items():
-        if name == USUAL:
-            yield from _usual(f"mcp.{USUAL}", values)
+        if name == SERVERS_KEY:
+            yield from _foreign_entries(f"mcp.{SERVERS_KEY}", values)
         else:
             yield f"mcp.{name}", name, values, False
     if file is not None:
-        yield from _usual(f"{file}: {USUAL}", _read_file(file))
+        yield from _foreign_entries(f"{file}: {SERVERS_KEY}", _read_file(file))
 
 
-def _usual(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any], bool]]:
+def _foreign_entries(
+    where: str, entries: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Mapping[str, Any], bool]]:
     for name, values in entries.items():
         if not isinstance(values, dict):
             raise ConfigInvalid(f"{where}.{name}: must be an object with command or url")
@@ -206,28 +208,29 @@ def _read_file(file: Path) -> Mapping[str, Any]:
         raise ConfigInvalid(f"mcp_config: {file}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise ConfigInvalid(f"mcp_config: {file}: not valid JSON: {error}") from None
-    if not isinstance(document, dict) or not isinstance(document.get(USUAL), dict):  # pyright: ignore[reportUnknownMemberType]
+    if not isinstance(document, dict) or not isinstance(document.get(SERVERS_KEY), dict):  # pyright: ignore[reportUnknownMemberType]
         raise ConfigInvalid(
-            f'mcp_config: {file}: must be an object such as {{"{USUAL}": {{…}}}}, at most 1 MiB'
+            f'mcp_config: {file}: must be an object such as {{"{SERVERS_KEY}": {{…}}}}, at most 1 MiB'
         )
-    return cast("Mapping[str, Any]", document[USUAL])
+    return cast("Mapping[str, Any]", document[SERVERS_KEY])
 
 
 def _server(
-    where: str, name: str, values: Mapping[str, Any], *, environ: Mapping[str, str], usual: bool
+    where: str, name: str, values: Mapping[str, Any], *, environ: Mapping[str, str], foreign: bool
 ) -> Server | None:
     """Return the server of an entry; None if it is disabled."""
     if values.get("enabled", True) is False or values.get("disabled", False) is True:
         return None
     if not _NAME.fullmatch(name) or not slug(name):
         raise ConfigInvalid(
-            f"{where}: a server's name must have 1 to 32 letters, digits, spaces, '.', '_' or '-'"
+            f"{where}: a server's name must begin with a letter or digit, and have at most 32 "
+            "letters, digits, spaces, '.', '_' or '-'"
         )
     transport = values.get("type", values.get("transport", "http"))
     if str(transport).lower() not in _TRANSPORTS:
         raise ConfigInvalid(f"{where}: only stdio and streamable HTTP are supported; set the server's HTTP URL")
     unused = {"enabled", "disabled", "type", "transport"}
-    if usual:
+    if foreign:
         unused |= values.keys() - Server.model_fields.keys() - {"http_headers"}
     if ignored := sorted(unused & values.keys() - {"enabled", "disabled", "type", "transport"}):
         _log.warning("mcp_entry_keys_ignored", extra={"entry": where, "keys": ignored})
@@ -250,7 +253,7 @@ def _validate_server(where: str, values: Mapping[str, Any]) -> Server:
     except ValidationError as error:
         lines = entry_faults(where, error, of=Server)
     # After a fault in a field, pydantic does not run the check of the whole model.
-    whole = f"{where}: {_ONE_WAY}"
+    whole = f"{where}: {_COMMAND_OR_URL}"
     if ("command" in values) == ("url" in values) and whole not in lines:
         lines.append(whole)
     raise ConfigInvalid("\n".join(lines))

@@ -30,7 +30,7 @@ def setup(
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model, by the provider's name for it.")] = None,
     base_url: Annotated[
-        str | None, typer.Option(help="The address of another server with OpenAI's Chat Completions.")
+        str | None, typer.Option(help="The base URL of a Chat Completions API. Only for the provider other.")
     ] = None,
     key_stdin: Annotated[
         bool, typer.Option("--key-stdin", help="Read the provider's key from standard input.")
@@ -43,7 +43,9 @@ def setup(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(help="A setting of the chat platform, as NAME=VALUE; repeat for several. No secrets."),
+        typer.Option(
+            help="A setting of the chat platform, as NAME=VALUE; repeat for several. Do not give secrets here."
+        ),
     ] = None,
     service: Annotated[
         bool | None, typer.Option("--service/--no-service", help="Install the gateway as a service.")

@@ -1,6 +1,6 @@
 """An IMAP connection (RFC 3501) with TLS, IDLE (RFC 2177), and bounds on what the server sends.
 
-It has no task of its own: it reads only while a command waits, so cancelling the command ends all of it.
+The connection starts no task. It reads only while a command waits, so cancelling the command stops the reading.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torana.connectors.base import PermanentError
 
 #: The announcement of a literal at the end of a line.
 _LITERAL = re.compile(rb"\{(\d{1,19})\}\r?\n\Z")
-#: The number of bytes of a literal that must arrive within the timeout.
+#: Maximum number of bytes of a literal in one read. The timeout applies to each read.
 _PIECE = 65_536
 _LOST = "the connection to the mailbox was lost"
 
@@ -43,7 +43,7 @@ class ImapConnection:
     ) -> None:
         self._reader = reader
         self._writer = writer
-        #: The writer from before the encryption: its deletion would close the connection.
+        #: The writer from before STARTTLS. The connection would close if this object were deleted.
         self._unencrypted: asyncio.StreamWriter | None = None
         self._line_limit = line_limit
         #: Maximum number of bytes of a response.
@@ -83,10 +83,12 @@ class ImapConnection:
     async def start_tls(self, context: ssl.SSLContext, host: str, *, seconds: float) -> None:
         """Encrypt the connection with STARTTLS."""
         response = await self.command("STARTTLS", seconds=seconds)
-        # Data after the response was not encrypted, and may come from an attacker.
-        if response.result != "OK" or not await self._is_silent():
+        if response.result != "OK":
             raise ConnectionError("the mail server does not support STARTTLS")
-        # A new reader has no such data, even if it arrives now.
+        # Data after the response is not encrypted, and may come from an attacker.
+        if not await self._is_silent():
+            raise ConnectionError("the mail server sent data between STARTTLS and the encryption")
+        # Unencrypted data that arrives now stays in the old reader.
         reader = asyncio.StreamReader(limit=self._line_limit)
         protocol = asyncio.StreamReaderProtocol(reader)
         loop = asyncio.get_running_loop()
@@ -122,7 +124,7 @@ class ImapConnection:
             lines.append(line)
 
     async def _until_idle(self, seconds: float) -> bool:
-        """Wait for the server's consent, and return whether it reported a change before."""
+        """Wait until the server accepts IDLE, and return whether it reported a change before that."""
         changed = False
         while True:
             line = await self._read_line(seconds)
@@ -133,7 +135,7 @@ class ImapConnection:
             changed = True
 
     async def _is_silent(self) -> bool:
-        """Return whether nothing was received that was not read."""
+        """Return whether all received data has been read."""
         try:
             async with asyncio.timeout(0):
                 await self._reader.read(1)
@@ -183,7 +185,9 @@ class ImapConnection:
 
 
 def quote(text: str) -> str:
-    """Return a text as an IMAP string. Raises ``PermanentError`` for characters that would end the command."""
+    """Return a text as an IMAP string. Raises ``PermanentError`` for a line break or NUL."""
     if re.search(r"[\0\r\n]", text):
-        raise PermanentError("the user name, the password or the folder contains a line break")
+        raise PermanentError(
+            "the user name, the password or the folder contains a line break or NUL; remove it"
+        )
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

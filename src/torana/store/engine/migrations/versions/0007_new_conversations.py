@@ -1,4 +1,4 @@
-"""Exclude turns that were accepted before a session was reset and ended after it from the history."""
+"""Exclude from the history turns that were accepted before a reset of the session and ended after it."""
 
 import sqlalchemy as sa
 from alembic import op
