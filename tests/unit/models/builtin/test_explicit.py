@@ -51,7 +51,7 @@ def test_explicit_calls_are_parsed(tools: Mapping[str, ToolDefinition], text: st
         ('open_ticket(title="x", priority=1, colour="red")', "Write it as"),
         ("find_customer(Ann)", "in double quotes"),
         ('find_customer("Ann" "Lee")', "no comma between two values"),
-        (r'find_customer("\ud800")', "as itself"),
+        (r'find_customer("\ud800")', "are not supported"),
         ("open_ticket('x', NaN)", "NaN is not a number"),
         ('use find_customer {"name": }', "cannot read the arguments"),
         ('use find_customer {"name": "Ann"', "cannot read the arguments"),
