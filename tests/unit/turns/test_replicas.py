@@ -16,7 +16,7 @@ from tests.unit.turns.conftest import OpenReplica as Open
 from torana.errors import QueueFull, TakenOver
 from torana.messages import Inbound, Turn
 from torana.store.engine.postgres.replicas import list_replicas
-from torana.store.rows import shared_turns
+from torana.store.rows import mcp_pins, shared_turns
 from torana.store.rows.audit import Act
 from torana.tools import ToolContext
 from torana.turns import replicas as module
@@ -199,3 +199,18 @@ async def test_replica_whose_lease_was_deleted_notices_it_at_its_next_write(
     with pytest.raises(TakenOver):
         await replica.turns.accept(message())
     assert replica.turns.replicas.lost.is_set()
+
+
+async def test_check_notices_tools_that_another_replica_has_accepted(open_replica: Open) -> None:
+    first, second = await open_replica(), await open_replica()
+    watch = second.turns.replicas
+    await watch.check()
+    watch.accepted_tools.clear()
+    await watch.check()
+    assert not watch.accepted_tools.is_set()
+
+    key = mcp_pins.PinsKey("shop", "a digest")
+    await first.database.run(partial(mcp_pins.accept, key=key, digests={"buy": "1"}))
+    await watch.check()
+
+    assert watch.accepted_tools.is_set()
