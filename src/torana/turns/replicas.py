@@ -14,7 +14,7 @@ from torana.aio import wait_first
 from torana.errors import StoreUnavailable, TakenOver
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.postgres import replicas
-from torana.store.rows import mcp_pins
+from torana.store.rows.extensions import mcp_pins
 from torana.store.rows.shared_turns import Changes, read_changes
 from torana.turns.approvals import Approvals
 from torana.turns.recovery import Recovery

@@ -16,8 +16,9 @@ from tests.unit.turns.conftest import OpenReplica as Open
 from torana.errors import QueueFull, TakenOver
 from torana.messages import Inbound, Turn
 from torana.store.engine.postgres.replicas import list_replicas
-from torana.store.rows import mcp_pins, shared_turns
+from torana.store.rows import shared_turns
 from torana.store.rows.audit import Act
+from torana.store.rows.extensions import mcp_pins
 from torana.tools import ToolContext
 from torana.turns import replicas as module
 from torana.turns.approvals import Choice

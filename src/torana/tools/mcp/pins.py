@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from torana.store.engine.database import Database
-from torana.store.rows import mcp_pins
+from torana.store.rows.extensions import mcp_pins
 
 _log = logging.getLogger(__name__)
 
