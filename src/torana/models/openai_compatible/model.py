@@ -20,7 +20,7 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.settings import ModelSettingName, ModelSettings
 from pydantic_ai.tools import RunContext, ToolDefinition
 
-from torana.models.openai_compatible.http import send, translated
+from torana.models.openai_compatible.http import send, translate_errors
 from torana.models.openai_compatible.messages import write_messages
 from torana.models.openai_compatible.provider import ChatProvider
 from torana.models.openai_compatible.stream import ChatStream, read_chunks
@@ -82,13 +82,13 @@ class ChatModel(Model[httpx2.AsyncClient]):
         check_allow_model_requests()
         settings, parameters = self.prepare_request(model_settings, model_request_parameters)
         namespace = self._service.model_id_namespace
-        with translated(self._model_name, namespace):
+        with translate_errors(self._model_name, namespace):
             request = self._request(self._body(messages, settings or {}, parameters), settings or {})
             retries = (settings or {}).get("max_retries", self._service.retries)
             response = await send(self._service.client, request, retries=retries)
         try:
             async with aclosing(read_chunks(response, self._model_name)) as chunks:
-                with translated(self._model_name, namespace):
+                with translate_errors(self._model_name, namespace):
                     first = await anext(chunks, None)
                 if first is None:
                     raise UnexpectedModelBehavior("Streamed response ended without content or tool calls")

@@ -17,7 +17,7 @@ from pydantic_ai.profiles import DEFAULT_THINKING_TAGS
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.usage import RequestUsage
 
-from torana.models.openai_compatible.http import raise_if_error, translated
+from torana.models.openai_compatible.http import raise_if_error, translate_errors
 from torana.models.openai_compatible.messages import THINKING_FIELDS
 from torana.models.openai_compatible.sse import event_data
 
@@ -116,7 +116,7 @@ class ChatStream(StreamedResponse):
         while chunk is not None:
             for event in self._read(chunk):
                 yield event
-            with translated(self.model, self.namespace):
+            with translate_errors(self.model, self.namespace):
                 chunk = await anext(self.rest, None)
         if self._refusal:
             self._add_details(refusal=self._refusal)
