@@ -58,6 +58,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "mcp_call_failed": "A call of an MCP server's tool failed.",
         "mcp_entry_keys_ignored": "Keys in an MCP server's settings are not supported.",
         "mcp_message_invalid": "An MCP server wrote a line that is no protocol message, or is too large.",
+        "mcp_pins_not_copied": "The accepted tools of an MCP server were stored, but not copied to their file.",
         "mcp_server_active": "An MCP server is connected.",
         "mcp_server_backing_off": "A connection to an MCP server was lost, or failed. It is tried again.",
         "mcp_server_refused": "The settings of an MCP server are not valid. Correct them.",

@@ -111,7 +111,7 @@ class App:
         if core.compaction is not None:
             open_.push_async_callback(core.compaction.stop)
         open_.push_async_callback(core.acting.mcp.stop)
-        core.acting.mcp.start()
+        core.acting.mcp.start(accepted_elsewhere=core.turns.replicas.accepted_tools)
         await self.services.skills.changes.start()
         open_.push_async_callback(self.erasures.stop)
         await self.erasures.start()

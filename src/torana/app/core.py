@@ -132,7 +132,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         workspaces=workspaces,
         granted=installed.granted_needs,
     )
-    acting = build_tooling(loaded, means)
+    acting = build_tooling(loaded, means, database)
     rules = _rules(settings)
     prices = prices_of(settings)
     instructions = _instructions(settings, skills, acting)

@@ -15,6 +15,7 @@ from torana.schedules import AgentSchedules, Schedules
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.skills.grants import InstalledSkills
+from torana.store.engine.database import Database
 from torana.store.workspaces import WORKSPACES_NAME, Workspaces
 from torana.tools import ToolContext
 from torana.tools.builtin.conversation import ConversationTools
@@ -63,13 +64,13 @@ class ToolDependencies:
     granted: Granted
 
 
-def build_tooling(loaded: Loaded, means: ToolDependencies) -> Tooling:
+def build_tooling(loaded: Loaded, means: ToolDependencies, database: Database) -> Tooling:
     """Build all tools of the gateway. Raises ``ConfigInvalid`` for an operator's tool that is not usable."""
     python, computing = PythonTools(), Computing()
     toolset = build_toolset(
         tool_groups(loaded, means, python), own=load_tools(loaded.settings.tools), computing=computing
     )
-    mcp = _mcp(loaded, taken=frozenset(toolset.tools))
+    mcp = _mcp(loaded, database, taken=frozenset(toolset.tools))
     own_bytes = sum(definition_bytes(tool.tool_def) for tool in toolset.tools.values())
     return Tooling(
         toolset=CombinedToolset([toolset, McpToolset(mcp)]) if mcp.servers else toolset,
@@ -105,10 +106,11 @@ def tool_groups(loaded: Loaded, means: ToolDependencies, python: PythonTools) ->
     ]
 
 
-def _mcp(loaded: Loaded, *, taken: frozenset[str]) -> McpServers:
+def _mcp(loaded: Loaded, database: Database, *, taken: frozenset[str]) -> McpServers:
     settings, environ = loaded.settings, loaded.provider_environ
     return McpServers(
         servers=read_servers(settings.mcp, file=settings.mcp_config, environ=environ),
+        database=database,
         data_dir=settings.data_dir,
         path=search_path(environ),
         taken=taken,

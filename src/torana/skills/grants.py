@@ -13,7 +13,7 @@ from torana.skills.errors import SkillInvalid
 from torana.skills.folder import is_hidden
 from torana.skills.format.manifest import Needs
 from torana.skills.skill import BrokenSkill, Skill, parse_skill
-from torana.store.rows.skills import SkillDecision
+from torana.store.rows.extensions.skills import SkillDecision
 
 #: The fault of an installed skill whose files differ from the approved ones.
 CHANGED = (

@@ -12,7 +12,7 @@ from torana.skills.grants import CHANGED, InstalledSkills, serialize_needs
 from torana.skills.library import CORE_DIR, Skills
 from torana.skills.report import SkillReport, report_on
 from torana.skills.skill import BrokenSkill, Skill, Source, is_slug, parse_skill
-from torana.store.rows.skills import SkillDecision
+from torana.store.rows.extensions.skills import SkillDecision
 
 StandingState = Literal["active", "quarantine", "disabled", "changed", "broken"]
 

@@ -14,6 +14,7 @@ from torana.aio import wait_first
 from torana.errors import StoreUnavailable, TakenOver
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.postgres import replicas
+from torana.store.rows.extensions import mcp_pins
 from torana.store.rows.shared_turns import Changes, read_changes
 from torana.turns.approvals import Approvals
 from torana.turns.recovery import Recovery
@@ -70,6 +71,9 @@ class ReplicaWatch:
         self.lost = database.lost
         #: Set by each check that finds erasures that this replica has not carried out.
         self.erasures = asyncio.Event()
+        #: Set by each check that finds a change of the accepted tools of MCP servers, and by the first check.
+        self.accepted_tools = asyncio.Event()
+        self._tool_changes: int | None = None
 
     def start(self) -> None:
         """Begin to check, and to listen to other replicas."""
@@ -89,14 +93,18 @@ class ReplicaWatch:
         live = self._runner.live
         waited = [one.turn.id for one in live.entries() if one.task is None]
 
-        def look(connection: Connection) -> tuple[bool, Changes, list[replicas.Replica]]:
+        def look(connection: Connection) -> tuple[bool, int, Changes, list[replicas.Replica]]:
             erasures = replicas.renew(connection)
             changes = read_changes(connection, waited, hold=self._runner.claims_nothing)
-            return erasures, changes, [one for one in replicas.list_replicas(connection) if not one.alive]
+            ended = [one for one in replicas.list_replicas(connection) if not one.alive]
+            return erasures, mcp_pins.count_changes(connection), changes, ended
 
-        erasures, changes, ended = await self._database.run(look)
+        erasures, tool_changes, changes, ended = await self._database.run(look)
         if erasures:
             self.erasures.set()
+        if tool_changes != self._tool_changes:
+            self._tool_changes = tool_changes
+            self.accepted_tools.set()
         live.end(changes.ended, elsewhere=True)
         live.forget(changes.deleted)
         for turn_id in changes.stopped:

@@ -17,6 +17,7 @@ from tests.standins import hostile_mcp
 
 from torana.agent import TurnAgent
 from torana.messages import Inbound, utc_now
+from torana.store.engine.database import Database
 from torana.testing import ScriptedModel
 from torana.tools.mcp.entries import read_servers
 from torana.tools.mcp.servers import McpServers
@@ -30,13 +31,14 @@ Ask = Callable[..., Coroutine[Any, Any, str]]
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncGenerator[Start]:
+async def start(tmp_path: Path, database: Database) -> AsyncGenerator[Start]:
     """``await start(time={"command": …})`` connects to servers, and waits until each was tried."""
     started: list[McpServers] = []
 
     async def connect(wait: bool = True, **tables: dict[str, Any]) -> McpServers:
         servers = McpServers(
             servers=read_servers(tables, file=None, environ=os.environ),
+            database=database,
             data_dir=tmp_path,
             path=os.environ["PATH"],
             taken=frozenset({"calculate"}),

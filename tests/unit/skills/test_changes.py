@@ -29,8 +29,8 @@ from torana.skills.installation.staging import Staged, stage, sweep
 from torana.skills.status import SkillDetails
 from torana.store.engine.database import Database
 from torana.store.rows import audit
-from torana.store.rows import skills as rows
 from torana.store.rows.audit import Act, AuditEntry
+from torana.store.rows.extensions import skills as rows
 from torana.web import Guard, GuardedClient
 
 ACT = Act(principal="operator", source="test", at=datetime(2026, 3, 2, tzinfo=UTC))

@@ -17,7 +17,7 @@ from torana.skills.grants import InstalledSkills
 from torana.skills.installation.staging import sweep
 from torana.store.engine.places import SqlitePlace
 from torana.store.engine.sqlite import SqliteDatabase
-from torana.store.rows.skills import read_decisions
+from torana.store.rows.extensions.skills import read_decisions
 
 
 def _exit(*_arguments: object, **_options: object) -> None:
@@ -51,8 +51,8 @@ def die(place: Path, where: str, newer: str) -> None:
         ("torana.skills.installation.staging.unpack", False),
         ("torana.skills.installation.staging.parse_skill", False),
         ("torana.skills.installation.staging.replace", False),  # after the rename
-        ("torana.store.rows.skills.put", False),
-        ("torana.store.rows.skills.record", False),
+        ("torana.store.rows.extensions.skills.put", False),
+        ("torana.store.rows.extensions.skills.record", False),
         ("torana.skills.installation.installer.sweep", True),
     ],
 )

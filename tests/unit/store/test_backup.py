@@ -28,8 +28,9 @@ from torana.store.engine import migrate as migrations
 from torana.store.engine.integrity import check_database
 from torana.store.engine.migrate import HEAD, migrate
 from torana.store.engine.snapshot import Progress, copy_database
-from torana.store.engine.sqlite import sqlite_engine
+from torana.store.engine.sqlite import SqliteDatabase, sqlite_engine
 from torana.store.workspaces import Workspaces
+from torana.tools.mcp.pins import Pins
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 KEPT = ".replaced-20260302T093000Z"
@@ -220,6 +221,38 @@ def test_backup_without_mcp_records_keeps_the_existing_ones(
     restore(backup, data_dir)
 
     assert [file.read_text() for file in (data_dir / "mcp").iterdir()] == ["seen"]
+
+
+async def accepted_digests(data_dir: Path, first: dict[str, str]) -> Mapping[str, str]:
+    """Return the accepted tools of a server that offers ``first`` to a gateway on the data directory."""
+    path = data_dir / DATABASE_NAME
+    migrate(path)
+    with closing(SqliteDatabase(path=path)) as database:
+        pins = Pins(database=database, path=data_dir / "mcp" / "shop.json", server="shop", source="shop")
+        return await pins.load(first=first)
+
+
+async def test_accepted_tools_are_restored_with_the_rows(
+    back_up: Callable[..., Path], data_dir: Path, tmp_path: Path
+) -> None:
+    await accepted_digests(data_dir, {"buy": "1"})
+    (data_dir / "mcp" / "shop.json").unlink()
+    (tmp_path / "elsewhere").mkdir()
+
+    restore(back_up(), tmp_path / "elsewhere")
+
+    assert await accepted_digests(tmp_path / "elsewhere", {"buy": "2"}) == {"buy": "1"}
+
+
+async def test_changed_tool_is_not_accepted_after_the_restore_of_an_older_backup(
+    back_up: Callable[..., Path], data_dir: Path
+) -> None:
+    before_the_server = back_up()
+    await accepted_digests(data_dir, {"buy": "1"})
+
+    restore(before_the_server, data_dir)
+
+    assert await accepted_digests(data_dir, {"buy": "2"}) == {"buy": "1"}
 
 
 def test_backup_without_skills_keeps_the_existing_ones(

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from torana.store.engine.database import Database
 from torana.tools.mcp.connection import Connection, ConnectionState
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.listing import Listing
@@ -50,6 +51,7 @@ async def test_pauses_grow_while_a_server_announces_changes(
     monkeypatch: pytest.MonkeyPatch,
     clock: Callable[[], datetime],
     tmp_path: Path,
+    database: Database,
     changes: Sequence[int],
     pauses: list[float],
 ) -> None:
@@ -74,7 +76,7 @@ async def test_pauses_grow_while_a_server_announces_changes(
     supervisor = McpSupervisor(
         server=Server(name="shop", command="x"),
         open_=open_,
-        pins=Pins(path=tmp_path / "pins.json", source="x"),
+        pins=Pins(database=database, path=tmp_path / "pins.json", server="shop", source="x"),
         taken=frozenset(),
         clock=clock,
         pause=stop,

@@ -18,6 +18,7 @@ from torana.messages import Inbound, Turn
 from torana.store.engine.postgres.replicas import list_replicas
 from torana.store.rows import shared_turns
 from torana.store.rows.audit import Act
+from torana.store.rows.extensions import mcp_pins
 from torana.tools import ToolContext
 from torana.turns import replicas as module
 from torana.turns.approvals import Choice
@@ -199,3 +200,18 @@ async def test_replica_whose_lease_was_deleted_notices_it_at_its_next_write(
     with pytest.raises(TakenOver):
         await replica.turns.accept(message())
     assert replica.turns.replicas.lost.is_set()
+
+
+async def test_check_notices_tools_that_another_replica_has_accepted(open_replica: Open) -> None:
+    first, second = await open_replica(), await open_replica()
+    watch = second.turns.replicas
+    await watch.check()
+    watch.accepted_tools.clear()
+    await watch.check()
+    assert not watch.accepted_tools.is_set()
+
+    key = mcp_pins.PinsKey("shop", "a digest")
+    await first.database.run(partial(mcp_pins.accept, key=key, digests={"buy": "1"}))
+    await watch.check()
+
+    assert watch.accepted_tools.is_set()

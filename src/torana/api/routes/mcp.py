@@ -42,4 +42,4 @@ async def approve_tools(request: Request, server: Id) -> McpDetailsBody:
     held = (await read_body(request, ApprovalOfTools, within=services.body_timeout)).held
     services.mcp.check_held(server, held)
     await services.people.audit.add(act(request), "mcp.approve", server, held=held)
-    return McpDetailsBody.from_supervisor(services.mcp.approve(server, held))
+    return McpDetailsBody.from_supervisor(await services.mcp.approve(server, held))

@@ -23,9 +23,9 @@ from torana.skills.library import Skills
 from torana.skills.skill import Skill
 from torana.skills.status import SkillStatuses
 from torana.store.engine.database import Database
-from torana.store.rows import skills as rows
 from torana.store.rows.audit import Act
-from torana.store.rows.skills import SkillDecision
+from torana.store.rows.extensions import skills as rows
+from torana.store.rows.extensions.skills import SkillDecision
 
 #: The origin of an uploaded archive.
 UPLOAD = "upload"

@@ -505,6 +505,17 @@ skills = sa.Table(
     sa.Column("next_digest", Text),
 )
 
+#: The accepted tools of MCP servers: the digest of each tool's definition (JSON). ``source`` is a digest of the
+#: server's address or command, and ``version`` counts the changes of the row. Rows are not deleted.
+mcp_pins = sa.Table(
+    "mcp_pins",
+    metadata,
+    sa.Column("server", Text, primary_key=True),
+    sa.Column("source", Text, primary_key=True),
+    sa.Column("tools", Text, nullable=False),
+    sa.Column("version", Integer, nullable=False),
+)
+
 _scheduled = sa.text("state = 'active'")
 
 #: Scheduled messages and tasks. ``due_at`` is the next time or NULL; ``try_at`` is when it is tried, which is

@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 from collections.abc import Mapping
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
+from torana.store.engine.database import Database
+from torana.store.rows.extensions import mcp_pins
+
+_log = logging.getLogger(__name__)
+
 
 class Pins:
-    """The digests of one server's tools, in a file.
+    """The digests of one server's tools, in a row that all replicas share.
 
     The first list of a server is accepted without review. So is the first list after a change of ``source``,
     because the operator changed the settings.
+
+    A file in the data directory has a copy. It counts only if the database has no row, after an upgrade from a
+    version without these rows, or after a restore of a backup from before the server was added: a changed tool
+    must not be accepted because the row is missing.
     """
 
-    def __init__(self, *, path: Path, source: str) -> None:
+    def __init__(self, *, database: Database, path: Path, server: str, source: str) -> None:
+        """``path`` is the file of the copy."""
+        self._database = database
         self._path = path
         self._source = source
-        self._known: Mapping[str, str] | None = None
+        self._key = mcp_pins.PinsKey(server, sha256(source.encode("utf-8", "surrogatepass")).hexdigest())
+        #: The content of the file, if it is known.
+        self._copied: Mapping[str, str] | None = None
 
-    def load(self) -> Mapping[str, str] | None:
-        """Return the accepted digest of each tool; None before the first list. Raises ``OSError``."""
-        if self._known is None and self._path.exists():
-            self._known = self._read_file()
-        return self._known
+    async def load(self, *, first: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the accepted digest of each tool; accept ``first`` if there are none yet.
 
-    def accept(self, digests: Mapping[str, str]) -> None:
-        """Accept these digests in addition to the known ones. Raises ``OSError``."""
-        known = {**(self.load() or {}), **digests}
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps({"source": self._source, "tools": known}, indent=1))
-        os.replace(draft, self._path)  # noqa: PTH105 - atomic replacement
-        self._known = known
+        Raises ``StoreUnavailable``.
+        """
+        if self._copied is None:
+            self._copied = await asyncio.to_thread(self._read_copy)
+        digests = first if self._copied is None else self._copied
+        return await self._copy(
+            await self._database.run(partial(mcp_pins.accept_first, key=self._key, digests=digests))
+        )
 
-    def _read_file(self) -> Mapping[str, str] | None:
-        """Return the content of the file; with a damaged file no tool counts as accepted."""
+    async def accept(self, digests: Mapping[str, str]) -> Mapping[str, str]:
+        """Accept these digests in addition to the known ones, and return all. Raises ``StoreUnavailable``."""
+        return await self._copy(
+            await self._database.run(partial(mcp_pins.accept, key=self._key, digests=digests))
+        )
+
+    async def _copy(self, known: Mapping[str, str]) -> Mapping[str, str]:
+        if known != self._copied:
+            try:
+                await asyncio.to_thread(self._write_copy, known)
+            except OSError as error:
+                _log.warning("mcp_pins_not_copied", extra={"file": str(self._path), "reason": str(error)})
+            else:
+                self._copied = known
+        return known
+
+    def _read_copy(self) -> Mapping[str, str] | None:
+        """Return the content of the file, None without one; an unreadable file accepts no tool."""
         try:
             document: Any = json.loads(self._path.read_bytes())
             if document["source"] != self._source:
@@ -45,5 +75,13 @@ class Pins:
             return {
                 str(name): str(digest) for name, digest in cast("dict[Any, Any]", document["tools"]).items()
             }
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return {}
+
+    def _write_copy(self, known: Mapping[str, str]) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._path.with_suffix(".new")
+        draft.write_text(json.dumps({"source": self._source, "tools": dict(known)}, indent=1))
+        os.replace(draft, self._path)  # noqa: PTH105 - atomic replacement

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torana.errors import ConfigInvalid, Conflict, NotFound, StoreUnavailable
+from torana.errors import ConfigInvalid, NotFound
 from torana.installation import this_installation
 from torana.store.backup.archive import MCP_NAME
+from torana.store.engine.database import Database, retry_until_available
 from torana.tools.mcp.entries import Server, search_path, valid_servers
 from torana.tools.mcp.listing import ToolOffer
 from torana.tools.mcp.pins import Pins
@@ -29,6 +30,7 @@ class McpServers:
         self,
         *,
         servers: Sequence[Server],
+        database: Database,
         data_dir: Path,
         path: str,
         taken: frozenset[str],
@@ -50,7 +52,12 @@ class McpServers:
             server.name: McpSupervisor(
                 server=server,
                 open_=opener,
-                pins=Pins(path=homes / f"{server.name}.json", source=server.source),
+                pins=Pins(
+                    database=database,
+                    path=homes / f"{server.name}.json",
+                    server=server.name,
+                    source=server.source,
+                ),
                 taken=taken,
                 clock=clock,
             )
@@ -63,10 +70,15 @@ class McpServers:
         self._sizes: dict[str, tuple[Sequence[ToolOffer], int]] = {}
         self._patient_until = 0.0
 
-    def start(self) -> None:
-        """Begin to connect, without waiting."""
+    def start(self, *, accepted_elsewhere: asyncio.Event | None = None) -> None:
+        """Begin to connect, without waiting.
+
+        ``accepted_elsewhere`` is set when another replica may have accepted tools.
+        """
         self._patient_until = asyncio.get_running_loop().time() + self._head_start
         self._tasks = [asyncio.create_task(one.run()) for one in self.supervisors.values()]
+        if accepted_elsewhere is not None and self.supervisors:
+            self._tasks.append(asyncio.create_task(self._follow(accepted_elsewhere)))
 
     async def stop(self) -> None:
         """Disconnect from all servers, and end the programs."""
@@ -94,20 +106,23 @@ class McpServers:
         supervisor = self.supervisors.get(name)
         if supervisor is None:
             raise NotFound(f"there is no MCP server {name!r}; `torana mcp list` shows the servers")
-        if supervisor.status.held != held:
-            raise Conflict("the tools that wait for approval have changed; run `torana mcp list` again")
+        supervisor.check_held(held)
 
-    def approve(self, name: str, held: str) -> McpSupervisor:
+    async def approve(self, name: str, held: str) -> McpSupervisor:
         """Accept the server's waiting tools, if ``held`` is still their digest.
 
         Raises the errors of ``check_held``, and ``StoreUnavailable`` if the approval cannot be stored.
         """
         self.check_held(name, held)
-        try:
-            self.supervisors[name].approve()
-        except OSError as error:
-            raise StoreUnavailable(f"the approval cannot be stored: {error}") from error
+        await self.supervisors[name].approve(held)
         return self.supervisors[name]
+
+    async def _follow(self, accepted_elsewhere: asyncio.Event) -> None:
+        while True:
+            await accepted_elsewhere.wait()
+            accepted_elsewhere.clear()
+            for supervisor in self.supervisors.values():
+                await retry_until_available(supervisor.refresh, pause=asyncio.sleep)
 
     def _size_of(self, name: str, offers: Sequence[ToolOffer]) -> int:
         measured, size = self._sizes.get(name, ((), 0))

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from torana.errors import Conflict
 from torana.supervision import ConnectionStatus, ConnectionSupervisor, Ended
 from torana.tools.base import ToolError
 from torana.tools.mcp.entries import Server
@@ -74,6 +75,10 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
         self._connection: Connection | None = None
         #: The server's latest list of tools, including those that wait for approval.
         self._latest = Listing()
+        #: The accepted digest of each tool; None before the first list.
+        self._known: Mapping[str, str] | None = None
+        #: Held while the offered tools are determined, which waits for the database.
+        self._deciding = asyncio.Lock()
         #: Set when the first connection has succeeded or failed.
         self.tried = asyncio.Event()
 
@@ -108,15 +113,32 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
             self.status = replace(self.status, failed_calls=self.status.failed_calls + 1)
             raise
 
-    def approve(self) -> None:
-        """Accept the tools that wait for approval, and offer them. Raises ``OSError``."""
-        self._pins.accept({offer.tool: offer.digest for offer in self._latest.offers})
-        self._offer(self._latest)
+    def check_held(self, held: str) -> None:
+        """Raise ``Conflict`` if ``held`` is not the digest of the tools that wait for approval."""
+        if self.status.held != held:
+            raise Conflict("the tools that wait for approval have changed; run `torana mcp list` again")
+
+    async def approve(self, held: str) -> None:
+        """Accept the tools that wait for approval, whose digest is ``held``, and offer them.
+
+        Raises ``Conflict`` and ``StoreUnavailable``.
+        """
+        async with self._deciding:
+            self.check_held(held)
+            self._offer(self._latest, await self._pins.accept(_digests(self._latest)))
+
+    async def refresh(self) -> None:
+        """Offer the tools that other replicas have accepted. Raises ``StoreUnavailable``."""
+        async with self._deciding:
+            if self._known is not None:
+                await self._decide(self._latest)
 
     async def _connect(self) -> str:
         open_ = await self._open()
         async with asyncio.timeout(_CONNECT) as limit, open_(self._server) as connection:
-            self._offer(await connection.list_tools(taken=self._taken))
+            listing = await connection.list_tools(taken=self._taken)
+            async with self._deciding:
+                await self._decide(listing)
             limit.reschedule(None)
             self._connection = connection
             self._set_active()
@@ -152,21 +174,24 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
                 raise
         else:
             if listing != self._latest:
-                self._offer(listing)
+                async with self._deciding:
+                    await self._decide(listing)
 
-    def _offer(self, listing: Listing) -> None:
+    async def _decide(self, listing: Listing) -> None:
         """Offer the tools that were accepted before; the first list is accepted as a whole."""
-        known = self._pins.load()
-        if known is None:
-            known = {offer.tool: offer.digest for offer in listing.offers}
-            self._pins.accept(known)
+        known = await self._pins.load(first=_digests(listing))
+        if (listing, known) != (self._latest, self._known):
+            self._offer(listing, known)
+
+    def _offer(self, listing: Listing, known: Mapping[str, str]) -> None:
+        """Offer the tools whose digests are known, and hold the others back."""
         new = [offer for offer in listing.offers if known.get(offer.tool) != offer.digest]
         cure = f"run `torana mcp approve {self._server.name}` to accept it"
         held = [
             LeftOut(tool=offer.tool, reason=f"it {'changed' if offer.tool in known else 'is new'}; {cure}")
             for offer in new
         ]
-        self._latest = listing
+        self._latest, self._known = listing, known
         offers = tuple(offer for offer in listing.offers if offer not in new)
         shown = Listing(offers=offers, left_out=(*held, *listing.left_out))
         self.status = replace(self.status, listing=shown, held=_digest([offer.digest for offer in new]))
@@ -184,6 +209,10 @@ async def _until(event: asyncio.Event, *, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+def _digests(listing: Listing) -> dict[str, str]:
+    return {offer.tool: offer.digest for offer in listing.offers}
 
 
 def _describe_error(error: BaseException, server: Server) -> str:

@@ -12,7 +12,7 @@ from torana.skills import CORE_DIR, Skills
 from torana.skills.grants import InstalledSkills
 from torana.skills.status import SkillDetails, SkillStatuses
 from torana.store.backup.archive import INSTALLED
-from torana.store.rows.skills import read_decisions
+from torana.store.rows.extensions.skills import read_decisions
 from torana.tools.sandbox import Bubblewrap
 
 

@@ -1,0 +1,1 @@
+"""The operator's decisions on extensions: installed skills, and tools of MCP servers."""
