@@ -334,18 +334,74 @@ def test_memory_of_processes_started_by_threads_is_bounded(gateway: Gateway) -> 
     assert result.first == "The script was stopped: it used more than 512 MiB of memory."
 
 
-def test_shared_memory_is_bounded(gateway: Gateway) -> None:
+def test_memory_is_counted_after_the_end_of_the_first_thread(gateway: Gateway) -> None:
     result = gateway.run(
         """
-        import mmap, time
-        held = []
-        while True:
-            held.append(mmap.mmap(-1, 16 * 2**20))
-            held[-1].write(b"x" * (16 * 2**20))
+        import ctypes, os, platform, threading, time
+        leave = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+        def hog():
+            time.sleep(0.5)
+            data = bytearray(b"x") * (100 * 2**20)
+            time.sleep(60)
+        for _ in range(8):
+            if os.fork() == 0:
+                threading.Thread(target=hog).start()
+                ctypes.CDLL(None).syscall(leave, 0)
+        time.sleep(60)
         """
     )
 
     assert result.first == "The script was stopped: it used more than 512 MiB of memory."
+
+
+def test_memory_of_threads_that_replace_each_other_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import _thread, ctypes, os, platform, time
+        leave = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+        def relay():
+            for _ in range(20):
+                try:
+                    return _thread.start_new_thread(relay, ())
+                except RuntimeError:
+                    pass
+        def hog():
+            time.sleep(0.5)
+            held.append(bytearray(b"x") * (100 * 2**20))
+            relay()
+        held = []
+        for _ in range(8):
+            if os.fork() == 0:
+                _thread.start_new_thread(hog, ())
+                ctypes.CDLL(None).syscall(leave, 0)
+        time.sleep(60)
+        """
+    )
+
+    assert result.first == "The script was stopped: it used more than 512 MiB of memory."
+
+
+def test_memory_that_processes_share_is_bounded(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import mmap
+        def share(*arguments):
+            try:
+                mmap.mmap(*arguments)
+            except OSError as error:
+                return error.strerror
+        print(share(-1, 2**20))
+        print(share(-1, 2**20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000))
+        with open("/dev/zero", "r+b", buffering=0) as zero:
+            print(zero.read(3), share(zero.fileno(), 2**20))
+        with open("/tmp/file", "w+b") as file:
+            file.truncate(2**20)
+            print(share(file.fileno(), 2**20))
+        """
+    )
+
+    refused = "Operation not permitted"
+    assert result.stdout.splitlines() == [refused, refused, r"b'\x00\x00\x00' No such device", "None"]
 
 
 def test_page_tables_count_as_memory(gateway: Gateway) -> None:

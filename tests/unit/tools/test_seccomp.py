@@ -18,11 +18,11 @@ SOL_SOCKET = 1
 MACHINES = {
     "x86_64": (
         0xC000003E,
-        {"socket": 41, "setsockopt": 54, "prctl": 157, "clone": 56, "read": 0, "openat": 257},
+        {"socket": 41, "setsockopt": 54, "prctl": 157, "clone": 56, "read": 0, "openat": 257, "mmap": 9},
     ),
     "aarch64": (
         0xC00000B7,
-        {"socket": 198, "setsockopt": 208, "prctl": 167, "clone": 220, "read": 63, "openat": 56},
+        {"socket": 198, "setsockopt": 208, "prctl": 167, "clone": 220, "read": 63, "openat": 56, "mmap": 222},
     ),
 }
 FORBIDDEN = {
@@ -150,6 +150,17 @@ def test_filters_of_system_calls_are_refused(machine: str) -> None:
 
     assert verdict(machine, prctl, 22, 2) == EPERM
     assert verdict(machine, prctl, 1 << 32 | 22, 2) == EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_memory_that_counts_for_no_process_is_refused(machine: str) -> None:
+    mmap = MACHINES[machine][1]["mmap"]
+    shared, private, validated, fixed, anonymous, huge = 0x01, 0x02, 0x03, 0x10, 0x20, 0x40000
+
+    for flags in (shared | anonymous, validated | anonymous, private | anonymous | huge, private | huge):
+        assert verdict(machine, mmap, 0, 4096, 3, fixed | flags) == EPERM
+    for flags in (shared, validated, private, private | anonymous):
+        assert verdict(machine, mmap, 0, 4096, 3, fixed | flags) == 0
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -160,6 +160,8 @@ class Bubblewrap:
         # Read-only: a script could change the first process (mem), or the priority of the OOM killer
         # (oom_score_adj).
         yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev")
+        # Reads zeros, too. A mapping of /dev/zero would be shared memory that counts for no process.
+        yield from ("--dev-bind", "/dev/full", "/dev/zero")
         yield from ("--size", str(_SHM), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108 - inside
         yield from ("--size", str(limits.disk), "--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - inside
         yield from ("--ro-bind", str(room / "skill"), FOLDER)

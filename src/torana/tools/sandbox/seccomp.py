@@ -7,7 +7,8 @@ A forbidden call fails with an error. There are three groups:
 - Programs that run in the kernel: bpf(2), filters of sockets and of system calls. No limit of a process covers
   the memory of their machine code, and some thousands of them can stop the kernel. Those of netfilter need a
   capability that a script lacks.
-- Memory that counts for no process: memfd, System V, queues of file events (inotify, fanotify), asynchronous
+- Memory that counts for no process: memfd, System V, anonymous memory that processes share (``madvise`` removes
+  it from the process and leaves it in memory), huge pages, queues of file events (inotify, fanotify), asynchronous
   I/O, rules of Landlock, and pages that ``vmsplice``, ``splice``, ``tee`` and ``sendfile`` pass by reference: a
   few bytes can hold a large page. After the error of the last four, programs copy.
 
@@ -34,7 +35,7 @@ from errno import EAFNOSUPPORT, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPO
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 # struct seccomp_data. Only the lower half of a 64-bit argument is read: both machines are little-endian.
-_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD, _FOURTH = 0, 4, 16, 24, 32, 40
 
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 #: The usual protocols, as zero or by number: TCP, UDP, and for AF_NETLINK the one of address queries.
@@ -49,6 +50,8 @@ _IOCTLS = (
 )
 #: CLONE_NEW* of linux/sched.h, except NEWTIME, which clone() does not accept.
 _NEW_NAMESPACES = 0x7E020000
+#: MAP_SHARED (also a bit of MAP_SHARED_VALIDATE), MAP_ANONYMOUS and MAP_HUGETLB of mmap(2).
+_SHARED, _ANONYMOUS, _HUGE = 0x01, 0x20, 0x40000
 #: Bit 30 marks the x32 calls of x86-64, which have other numbers.
 _X32 = 0x40000000
 
@@ -63,6 +66,7 @@ _EXAMINED: Mapping[str, tuple[int, int]] = {
     "ioctl": (16, 29),
     "prctl": (157, 167),
     "clone": (56, 220),
+    "mmap": (9, 222),
 }
 _FORBIDDEN: Mapping[str, tuple[int | None, int | None]] = {
     "ptrace": (101, 117),
@@ -149,6 +153,8 @@ def _examinations() -> Iterator[tuple[str, Sequence[bytes]]]:
     yield "ioctl", [_step(_LOAD, _SECOND), *_refuse(_IOCTLS)]
     yield "prctl", [_step(_LOAD, _FIRST), *_refuse((_PR_SET_SECCOMP,))]
     yield "clone", [_step(_LOAD, _FIRST), *_when(_ANY_BIT, _NEW_NAMESPACES, _answer(EPERM))]
+    shared = _when(_ANY_BIT, _ANONYMOUS, *_when(_ANY_BIT, _SHARED, _answer(EPERM)))
+    yield "mmap", [_step(_LOAD, _FOURTH), *_when(_ANY_BIT, _HUGE, _answer(EPERM)), *shared]
 
 
 def _refuse(values: Sequence[int]) -> list[bytes]:

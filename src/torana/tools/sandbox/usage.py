@@ -26,8 +26,12 @@ _UNIX_BYTES = 212_992
 _LITTLE = 16 * MIB
 #: The position of the name in a row of Unix sockets.
 _NAME = 6
-#: The maximum number of threads of a process in ``children``: bubblewrap has one.
+#: The maximum number of threads that are read of a process: in ``children``, where bubblewrap has one, and in a
+#: search for a thread that has not ended.
 _FEW_THREADS = 16
+#: The number of searches for a thread that has not ended, and the size of a process without one.
+_TRIES = 100
+UNKNOWN = 2**62
 #: The sandbox's own file systems, by their paths inside.
 _DISKS = ("tmp", "dev/shm")
 #: The fields of /proc/meminfo with memory of the kernel that belongs to no process and cannot be reclaimed.
@@ -83,8 +87,8 @@ def _children(threads: Iterable[str]) -> list[int]:
 
 def resident(pid: int) -> int:
     """Return the bytes of memory and page tables, counting shared memory fully for each process. Fast."""
-    with suppress(OSError):
-        return _sum_of_fields(Path(f"/proc/{pid}/status"), ("VmRSS", "VmPTE"))
+    with suppress(PermissionError):
+        return _memory_of(pid, "status", ("VmRSS", "VmPTE", "VmSwap"))
     return 0
 
 
@@ -93,13 +97,32 @@ def proportional(pid: int) -> int:
 
     Without permission, as for root without the right to trace, shared memory counts fully.
     """
-    with suppress(OSError):
-        try:
-            shared = _sum_of_fields(Path(f"/proc/{pid}/smaps_rollup"), ("Pss",))
-        except PermissionError:
-            return resident(pid)
-        return shared + _sum_of_fields(Path(f"/proc/{pid}/status"), ("VmPTE",))
-    return 0
+    try:
+        shared = _memory_of(pid, "smaps_rollup", ("Pss", "SwapPss"))
+    except PermissionError:
+        return resident(pid)
+    return shared + _memory_of(pid, "status", ("VmPTE",))
+
+
+def _memory_of(pid: int, name: str, fields: Sequence[str]) -> int:
+    """Return the sum of fields of a process's memory, which all its threads show that have not ended.
+
+    The first thread may end before the others. A process whose threads replace each other faster than they can
+    be read has the size ``UNKNOWN``. Raises ``PermissionError``.
+    """
+    seen: set[str] = set()
+    for _ in range(_TRIES):
+        threads = _threads(pid, limit=_FEW_THREADS)
+        # No new threads: the process is ending.
+        if seen.issuperset(threads):
+            return 0
+        seen.update(threads)
+        for thread in threads:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                # Not in the thread's own directory, which lacks some files.
+                if size := _sum_of_fields(Path("/proc", Path(thread).name, name), fields):
+                    return size
+    return UNKNOWN
 
 
 def kernel_memory() -> int:
