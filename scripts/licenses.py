@@ -41,6 +41,8 @@ _NAMES = {
 }
 _CLASSIFIER = "License :: OSI Approved :: "
 _SPDX = re.compile(r"[\w.+-]+(?: (?:AND|OR) [\w.+-]+)*")
+#: The version of Python whose packages the page lists.
+_PYTHON = (3, 11)
 #: The number of columns of the page's tables that are compared.
 _COMPARED = {6: 4, 3: 2}
 _HEAD = """\
@@ -141,11 +143,16 @@ def page(found: Sequence[Dependency], table: Table) -> str:
 
 
 def stale_rows(text: str, found: Sequence[Dependency], table: Table) -> list[str]:
-    """Return the rows that differ from the page; a package for another Python or system may be on it too."""
+    """Return the rows that differ from the page.
+
+    A package for another system may be on the page too. A package for a newer Python is not.
+    """
     rows = {cells[0]: cells for line in text.splitlines() if (cells := _compared(line))}
     current = {
         one.name: _direct_cells(one, table) if one.installs else (one.name, one.license) for one in found
     }
+    if sys.version_info[:2] != _PYTHON:
+        current = {name: cells for name, cells in current.items() if name in rows}
     changed = [name for name, cells in current.items() if rows.get(name) != cells]
     return [*changed, *(name for name in rows.keys() - current.keys() if _is_installed(name))]
 

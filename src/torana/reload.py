@@ -70,7 +70,7 @@ class Reload:
                 faults = error.detail.splitlines()
                 _log.error("settings_invalid", extra={"faults": faults})
                 raise SettingsFaulty(error.detail) from error
-            self._tell_of_others(loaded.settings)
+            self._warn_of_other_changes(loaded.settings)
             await self._audit.add(act, "connectors.reload", "connectors", changed=changed)
             changed = await self._connectors.apply(accounts)
             self._kinds = kinds_of_people(loaded.settings.connectors)
@@ -86,7 +86,7 @@ class Reload:
         accounts = read_accounts(loaded.settings.connectors, loaded.provider_environ, reachable=reachable)
         return loaded, accounts
 
-    def _tell_of_others(self, settings: Settings) -> None:
+    def _warn_of_other_changes(self, settings: Settings) -> None:
         before = self._loaded.settings
         different = [
             name

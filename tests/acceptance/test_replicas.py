@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Eventually = Callable[[Callable[[], Any]], Any]
 Replicas = Callable[..., list["Gateway"]]
 
-#: A module that Python imports first. libfaketime slows the switches between Python's threads down too much.
+#: A module that Python imports first. It changes the clock of Torana alone.
 _WRONG_CLOCK = """
 from datetime import UTC, datetime, timedelta
 from torana import messages

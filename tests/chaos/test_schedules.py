@@ -82,7 +82,7 @@ def live(path: Path, clock: Clock, *, die_at: str | None = None) -> Faults:
         await turns.start()
         for at in [time for time in TIMES if time >= clock.now]:
             clock.now = at
-            while await ticker.look() == 0:
+            while await ticker.run_due() == 0:
                 pass
             for turn in turns.live:
                 await turns.reader.wait_for_end(turn)

@@ -19,7 +19,7 @@ from torana import __version__
 from torana.api.middleware.authentication import Authentication
 from torana.api.middleware.cors import Cors
 from torana.api.middleware.request_scope import ApiPrefix, Methods, RequestScope, UnreadBody
-from torana.api.middleware.same_site import OpenGateway
+from torana.api.middleware.same_site import SameSiteCheck
 from torana.api.openapi import openapi_document
 from torana.api.problems import problem
 from torana.api.routes import (
@@ -93,7 +93,7 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
         at_once=max(8, open_files() // 32),
     )
     if access.token is None:
-        app = OpenGateway(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
+        app = SameSiteCheck(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
     app = RequestScope(UnreadBody(ApiPrefix(app)), measurements=services.turns.live.measurements)
     return Cors(app, origins=access.cors_origins) if access.cors_origins else app
 

@@ -29,7 +29,7 @@ class Health:
         self._writable = writable
         self._connectors = connectors
         self._stuck = stuck
-        #: Set when the gateway will stop soon. It still accepts messages, but is to get no more.
+        #: Set when the gateway will stop soon. It accepts messages, but load balancers should send no more.
         self.leaving = False
 
     async def report(self) -> tuple[bool, HealthBody]:

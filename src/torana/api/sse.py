@@ -26,7 +26,7 @@ from torana.turns import Turns
 class EventStream(StreamingResponse):
     """The events of a turn to its end, from the first event or after a given event.
 
-    If the client disconnects, the turn continues, or is cancelled with ``cancel_when_left``. After
+    If the client disconnects, the turn continues; with ``cancel_on_disconnect`` it is cancelled. After
     ``keep_alive`` seconds without an event a comment is sent, so that proxies do not close the connection.
     """
 
@@ -41,16 +41,16 @@ class EventStream(StreamingResponse):
         keep_alive: float,
         headers: Mapping[str, str] | None = None,
         after: str | None = None,
-        cancel_when_left: bool = False,
+        cancel_on_disconnect: bool = False,
         slot: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
-        """``slot`` returns a slot for a long response, which is held while a long event is sent."""
+        """``slot`` returns a slot for a long response. The stream holds it while it sends a long event."""
         self._turns = turns
-        self._turn = replace(turn, reply=None)  # not kept for a client that does not read
+        self._turn = replace(turn, reply=None)  # a slow client must not keep a long reply in memory
         self._slot = slot
         self._request_id = request_id
         self._keep_alive = keep_alive
-        self._cancel_when_left = cancel_when_left
+        self._cancel_on_disconnect = cancel_on_disconnect
         self._over = False
         self._frames = self._play(after)
         super().__init__(
@@ -58,10 +58,10 @@ class EventStream(StreamingResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events. With ``cancel_when_left``, cancel the turn if the client leaves early."""
+        """Send the events. With ``cancel_on_disconnect``, cancel the turn if the client leaves early."""
         async with aclosing(self._frames):
             await super().__call__(scope, receive, send)
-        if self._cancel_when_left and not self._over:
+        if self._cancel_on_disconnect and not self._over:
             await self._turns.cancel(self._turn.owner, self._turn.id)
 
     async def _play(self, after: str | None) -> AsyncGenerator[str]:
@@ -103,11 +103,11 @@ async def _data(turns: Turns, turn: Turn, event: TurnEvent, request_id: str) -> 
 
 
 async def _arguments(turns: Turns, turn: Turn, approval_id: str) -> Mapping[str, Any]:
-    """Return the fields of an approval that hold its arguments, as they may be shown now."""
+    """Return the current arguments of an approval and their digest; None for all if it does not exist."""
     names = ("digest", "arguments", "arguments_text")
     try:
         approval = await turns.approvals.get(turn.owner, approval_id)
-    except NotFound:  # the call was asked again
+    except NotFound:  # another approval has replaced it
         return {to_camel(name): None for name in names}
     return ApprovalBody.model_validate(approval).model_dump(mode="json", include=set(names))
 

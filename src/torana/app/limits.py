@@ -13,21 +13,23 @@ from torana.limits.rates import MessageRates
 from torana.limits.request_tokens import RequestTokens
 
 #: The label of the limits that are counted in memory.
-_A_MINUTE = "messages-minute"
+_PER_MINUTE = "messages-minute"
 
 
 def limits_of(settings: Settings) -> Limits:
     """Return the limits that are stored in the database: all except messages per minute."""
     return Limits(
         per_user=_parse_limits(settings.limits_per_user),
-        per_token=[limit for limit in _parse_limits(settings.limits_per_token) if limit.label != _A_MINUTE],
+        per_token=[limit for limit in _parse_limits(settings.limits_per_token) if limit.label != _PER_MINUTE],
         overall=_parse_limits(settings.limits_global),
     )
 
 
 def rates_of(settings: Settings) -> MessageRates:
     """Return the limits of messages per minute."""
-    per_token = [limit.quota for limit in _parse_limits(settings.limits_per_token) if limit.label == _A_MINUTE]
+    per_token = [
+        limit.quota for limit in _parse_limits(settings.limits_per_token) if limit.label == _PER_MINUTE
+    ]
     return MessageRates(
         per_user=settings.rate_per_user,
         per_token=per_token[0] if per_token else 0,

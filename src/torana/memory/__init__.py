@@ -49,7 +49,7 @@ _EMBEDDED_AT_ONCE = 64
 
 _log = logging.getLogger(__name__)
 
-# "sister's name" is a name only in a query about the sister. Not "it's warm" and not "my name's Ada".
+# Matches the property of another person, such as "sister's name", but not "it's warm" or "my name's Ada".
 _POSSESSED = re.compile(r"(?!(?:it|he|she|that|what|who|there|here|where)['’])\b(?P<who>\w+)['’]s\s+[a-z]\w*")
 
 
@@ -91,13 +91,11 @@ class Memory:
         ``MemoryFull`` at 1,000 memories.
         """
         new = self._new(text, subject, turn_id)
-        # Comparing with long memories takes a quarter of a second: not within the transaction, which delays all
-        # users, and for one memory of the user at a time.
+        # A comparison with long memories takes a quarter of a second. It happens before the transaction, which
+        # delays all users, and for one memory of the user at a time.
         async with self._one_at_a_time(user):
-            standing = await self._database.run(
-                partial(memories.live, owner=owner_of(user), subject=new.subject)
-            )
-            others = await asyncio.to_thread(_find_others, new, standing)
+            live = await self._database.run(partial(memories.live, owner=owner_of(user), subject=new.subject))
+            others = await asyncio.to_thread(_find_others, new, live)
             known = partial(_find_duplicate, new, others=others)
             work = partial(memories.add, owner=owner_of(user), new=new, known=known)
             kept = await self._database.run(with_record(work, act, "memory.remember", user))
@@ -111,7 +109,7 @@ class Memory:
         return _require_memory(found, memory_id)
 
     async def history(self, user: str, memory_id: str) -> list[Remembered]:
-        """Return the memories that this memory replaced, the latest first."""
+        """Return the memories that this memory superseded, the latest first."""
         return await self._database.run(partial(memories.history, owner=owner_of(user), memory_id=memory_id))
 
     async def list_memories(
@@ -169,13 +167,12 @@ class Memory:
         """Return the live memories that share words with the query, best first, optionally of one subject.
 
         With an embedder, memories of similar meaning are included, unless its provider fails. ``every_word``
-        requires all words of the query; then the name in "my sister's name" matches only a query that names the
-        sister.
+        requires all words of the query; then "name" does not match "my sister's name", but "sister name" does.
         """
         wanted = terms(query)
-        fits = await self._fitting(user, wanted, every_word=every_word)
+        fits = await self._find_matching(user, wanted, every_word=every_word)
         if not every_word and self._embedder and wanted:
-            fits = fuse_rankings(fits, await self._near(self._embedder, user, query))
+            fits = fuse_rankings(fits, await self._find_similar(self._embedder, user, query))
         if subject is not None:
             named = _subject(subject)
             fits = [fit for fit in fits if fit.memory.subject == named]
@@ -193,16 +190,16 @@ class Memory:
 
     async def forget(self, user: str, query: str, *, act: Act | None = None) -> list[Remembered]:
         """Delete the memories that ``find_named`` returns, with their history, and return them."""
-        doomed = await self.find_named(user, query)
-        if doomed:
-            await self._delete(user, doomed, act)
-        return doomed
+        found = await self.find_named(user, query)
+        if found:
+            await self._delete(user, found, act)
+        return found
 
     async def forget_one(self, user: str, memory_id: str, *, act: Act | None = None) -> Remembered:
         """Delete a memory with its history, and return it. Raises ``NotFound``."""
-        doomed = await self.get(user, memory_id)
-        await self._delete(user, [doomed], act)
-        return doomed
+        found = await self.get(user, memory_id)
+        await self._delete(user, [found], act)
+        return found
 
     def _new(self, text: str, subject: str, turn_id: str | None) -> Remembered:
         return Remembered(
@@ -213,7 +210,7 @@ class Memory:
             created_at=self._clock(),
         )
 
-    async def _fitting(self, user: str, wanted: Sequence[str], *, every_word: bool) -> list[Recalled]:
+    async def _find_matching(self, user: str, wanted: Sequence[str], *, every_word: bool) -> list[Recalled]:
         if not wanted:
             return []
         work = partial(memories.holding, owner=owner_of(user), terms=wanted)
@@ -231,7 +228,7 @@ class Memory:
     def _one_at_a_time(self, user: str) -> asyncio.Lock:
         return self._locks.setdefault(user, asyncio.Lock())
 
-    async def _near(self, embedder: Embedder, user: str, query: str) -> list[Recalled]:
+    async def _find_similar(self, embedder: Embedder, user: str, query: str) -> list[Recalled]:
         """Return the memories of similar meaning, nearest first; none if the provider fails."""
         await self._embed(embedder, user)
         known = await self._database.run(
@@ -263,31 +260,31 @@ class Memory:
         vectors = {item.id: pack(vector) for item, vector in zip(waiting, found, strict=True)}
         await self._database.run(partial(memories.embed, owner=owner, vectors=vectors, by=embedder.name))
 
-    async def _delete(self, user: str, doomed: Sequence[Remembered], act: Act | None) -> None:
-        ids = [item.id for item in doomed]
+    async def _delete(self, user: str, found: Sequence[Remembered], act: Act | None) -> None:
+        ids = [item.id for item in found]
         work = partial(memories.delete, owner=owner_of(user), ids=ids)
         await self._database.run(with_record(work, act, "memory.forget", user, memories=ids))
 
 
-def _find_others(new: Remembered, standing: Sequence[Remembered]) -> frozenset[str]:
+def _find_others(new: Remembered, live: Sequence[Remembered]) -> frozenset[str]:
     """Return the ids of the memories with another text. It may take long: call it in a thread."""
-    said = _normalise(new.text)
-    return frozenset(item.id for item in standing if _normalise(item.text) != said)
+    form = _comparison_form(new.text)
+    return frozenset(item.id for item in live if _comparison_form(item.text) != form)
 
 
 def _find_duplicate(
-    new: Remembered, standing: Sequence[Remembered], *, others: frozenset[str]
+    new: Remembered, live: Sequence[Remembered], *, others: frozenset[str]
 ) -> Remembered | None:
     """Return the memory with the same subject and text, or None. Raises ``MemoryFull`` if there is no room.
 
     ``others`` are the ids of memories that are known to have another text.
     """
-    rest = [item for item in standing if item.subject == new.subject and item.id not in others]
-    said = _normalise(new.text) if rest else ""
+    rest = [item for item in live if item.subject == new.subject and item.id not in others]
+    form = _comparison_form(new.text) if rest else ""
     for item in rest:
-        if _normalise(item.text) == said:
+        if _comparison_form(item.text) == form:
             return item
-    kept = [item for item in standing if not (item.subject and item.subject == new.subject)]
+    kept = [item for item in live if not (item.subject and item.subject == new.subject)]
     if len(kept) >= COUNT_LIMIT:
         raise MemoryFull
     return None
@@ -300,13 +297,13 @@ def _require_memory(memory: Remembered | None, memory_id: str) -> Remembered:
 
 
 def _with_every_word(fits: Sequence[Recalled], wanted: Sequence[str]) -> list[Recalled]:
-    """Return the memories that hold all words and are about them. It may take seconds: call it in a thread."""
+    """Return the memories that match every query word. It may take seconds: call it in a thread."""
     distinct = set(wanted)
     return [fit for fit in fits if fit.held == len(wanted) and _is_about(fit.memory, distinct)]
 
 
 def _is_about(item: Remembered, wanted: set[str]) -> bool:
-    """Return whether the memory matches by more than a property of another person."""
+    """Return False if a query word occurs only in a property of a person that the query does not name."""
     text = f"{item.subject}. {item.text}"
     others = {
         found[0]: None for found in _POSSESSED.finditer(text) if not wanted.issuperset(words(found["who"]))
@@ -318,9 +315,9 @@ def _is_about(item: Remembered, wanted: set[str]) -> bool:
 
 
 def _subject(text: str) -> str:
-    return _normalise(text)[:SUBJECT_LIMIT].rstrip()
+    return _comparison_form(text)[:SUBJECT_LIMIT].rstrip()
 
 
-def _normalise(text: str) -> str:
+def _comparison_form(text: str) -> str:
     """Return the form in which subjects and texts are compared: NFKC, case-folded, single spaces."""
     return " ".join(normalize("NFKC", text).casefold().split())

@@ -13,14 +13,14 @@ from pydantic_ai.models import Model
 
 from torana.models.openai_compatible import ChatModel
 
-#: The window of a model of which nothing is known.
+#: The assumed window of a model that no source describes.
 UNKNOWN_WINDOW = 32_768
 
 #: The window that Ollama gives a model whose window is not configured.
 _OLLAMA_WINDOW = 4_096
 
-#: Seconds for all questions to one server.
-_PATIENCE = 3.0
+#: The timeout in seconds for all requests to one server.
+_TIMEOUT = 3.0
 
 #: Plausible windows; anything else that a server states is ignored.
 _SMALLEST, _LARGEST = 256, 100_000_000
@@ -50,14 +50,14 @@ class KnownWindow:
 async def find_window(model: Model) -> KnownWindow:
     """Return the context window of a model.
 
-    The model's server is asked: llama.cpp, vLLM, SGLang, LM Studio and Ollama state the window. It has three
-    seconds, and its failures are ignored. A hosted model is first looked up in pydantic-ai's price list. Any
-    other model is assumed to have ``UNKNOWN_WINDOW``.
+    A hosted model is first looked up in pydantic-ai's price list. Otherwise its server is asked for three
+    seconds: llama.cpp, vLLM, SGLang, LM Studio and Ollama state the window. Failures are ignored. If no source
+    states the window, it is assumed to be ``UNKNOWN_WINDOW``.
     """
     base = _base_url(model)
     found = None
     if not _is_own(base) and (base or hasattr(model, "client")):
-        found = _stated(await asyncio.to_thread(_listed_window, model.system, model.model_name))
+        found = _plausible_window(await asyncio.to_thread(_listed_window, model.system, model.model_name))
     if found is None and base:
         found = await _ask_server(model, base)
     return found or KnownWindow(tokens=UNKNOWN_WINDOW, is_assumed=True)
@@ -81,9 +81,9 @@ async def _ask_server(model: Model, base: str) -> KnownWindow | None:
     root = base.rstrip("/").removesuffix("/v1")
     name = model.model_name
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             listed = await _get(model, f"{base.rstrip('/')}/models")
-            if found := _of_models(listed, name):
+            if found := _window_in(listed, name):
                 return found
             if _is_ollama(listed):
                 return await _ask_ollama(model, root)
@@ -92,22 +92,22 @@ async def _ask_server(model: Model, base: str) -> KnownWindow | None:
             )
     except TimeoutError:
         return None
-    return _stated(_dig(props, "default_generation_settings", "n_ctx")) or _of_models(rest, name)
+    return _plausible_window(_dig(props, "default_generation_settings", "n_ctx")) or _window_in(rest, name)
 
 
 async def _ask_ollama(model: Model, root: str) -> KnownWindow:
     """Return the window of the loaded model, else the configured one, else Ollama's default as assumed.
 
-    Ollama cuts longer requests silently, so the window that the model could have does not count.
+    Ollama silently truncates longer requests, so the maximum window of the model is not used.
     """
     running = await _get(model, f"{root}/api/ps")
     for entry in _entries(running, "models"):
         names = (entry.get("name"), entry.get("model"), str(entry.get("name")).split(":")[0])
-        if model.model_name in names and (found := _stated(entry.get("context_length"))):
+        if model.model_name in names and (found := _plausible_window(entry.get("context_length"))):
             return found
-    shown = await _post(model, f"{root}/api/show", {"model": model.model_name})
-    configured = _NUM_CTX.search(str(_dig(shown, "parameters") or ""))
-    found = _stated(int(configured[1])) if configured else None
+    details = await _post(model, f"{root}/api/show", {"model": model.model_name})
+    configured = _NUM_CTX.search(str(_dig(details, "parameters") or ""))
+    found = _plausible_window(int(configured[1])) if configured else None
     return found or KnownWindow(tokens=_OLLAMA_WINDOW, is_assumed=True)
 
 
@@ -119,13 +119,13 @@ def _is_ollama(listed: object) -> bool:
     )
 
 
-def _of_models(listed: object, name: str) -> KnownWindow | None:
-    """Return the window of the named model of a list; of the only model, if there is just one."""
+def _window_in(listed: object, name: str) -> KnownWindow | None:
+    """Return the window of the named model in a list. If the list has a single model, use that model."""
     entries = list(_entries(listed, "data"))
     named = [entry for entry in entries if name in (entry.get("id"), entry.get("name"))]
     for entry in named or (entries if len(entries) == 1 else []):
         for path in _FIELDS:
-            if found := _stated(_dig(entry, *path)):
+            if found := _plausible_window(_dig(entry, *path)):
                 return found
     return None
 
@@ -146,7 +146,7 @@ async def _send(model: Model, method: str, url: str, body: dict[str, Any] | None
         if isinstance(model, ChatModel):
             return await model.call(method, url, body=body)
         return await getattr(client, method)(
-            url, cast_to=object, options={"timeout": _PATIENCE, "max_retries": 0}, **options
+            url, cast_to=object, options={"timeout": _TIMEOUT, "max_retries": 0}, **options
         )
     except Exception:  # noqa: BLE001 - an unknown server may answer anything
         return None
@@ -177,7 +177,7 @@ def _dig(value: object, *path: str) -> object:
     return value
 
 
-def _stated(tokens: object) -> KnownWindow | None:
+def _plausible_window(tokens: object) -> KnownWindow | None:
     """Return the window if the number is plausible."""
     if isinstance(tokens, int) and not isinstance(tokens, bool) and _SMALLEST <= tokens <= _LARGEST:
         return KnownWindow(tokens=tokens)

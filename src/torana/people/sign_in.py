@@ -40,7 +40,7 @@ _CODE = re.compile(rf"{CODE_PREFIX}[A-Za-z0-9_-]{{43}}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCode:
-    """The properties of the token that a code creates. None means those of the creator."""
+    """The properties of the token that a code creates. None stands for the creator's property."""
 
     scopes: frozenset[Scope] | None = None
     user: str | None = None
@@ -87,7 +87,7 @@ class SignIns:
         return IssuedCode(code=code, secret=secret)
 
     async def authenticate(self, secret: str) -> Principal | None:
-        """Return the principal that created an open code, without any scope; None for another text.
+        """Return the principal that created an open code, without scopes; None for any other text.
 
         The code stays open. Raises ``StoreUnavailable``.
         """
@@ -104,8 +104,8 @@ class SignIns:
     async def sign_in(self, secret: str, *, act: Act) -> Issued:
         """Use up a code, and return the token that it creates.
 
-        Raises ``Unauthorized`` for a code that is unknown, expired or used, also if another call uses it at the
-        same time, and if the token that created it has ended.
+        Raises ``Unauthorized`` if the code is unknown, expired or used, also by a simultaneous call, or if the
+        token that created it has ended.
         """
         token = Token(
             id=new_id("tok"),

@@ -24,21 +24,23 @@ from torana.store.rows import schedules as rows
 from torana.store.rows.schedules import Changed, Due, Schedule
 from torana.turns import Turns
 
-#: The maximum number of running and queued tasks, in total and for one user. Others wait, and messages overtake
-#: them.
-AT_ONCE, OF_ONE = 10, 5
-#: The maximum number of reminders that are sent before anything else runs.
+#: The maximum number of running and queued tasks, in total and for one user. Further tasks stay due, so that
+#: messages do not wait behind them.
+AT_ONCE, PER_USER = 10, 5
+#: The maximum number of reminders that one check sends.
 BATCH = 20
-#: A later run is late and its text says so. A run that the gateway missed by more than this counts as missed.
+#: The longest delay of a punctual run. The text of a later run states when it was due. A run that is later than
+#: this because the gateway did not run counts as missed.
 PUNCTUAL = timedelta(minutes=5)
 #: The number of consecutive failures after which a schedule is paused.
 FAILURES = 10
-#: The number of attempts for a refused run, which take about a day, and the longest pause between two of them.
+#: The maximum number of attempts for a refused run. All of them together take about a day.
 TRIES = 100
-_LONGEST = timedelta(minutes=15)
+#: The longest pause between two attempts.
+_LONGEST_PAUSE = timedelta(minutes=15)
 
-#: Seconds after which the ticker checks in any case, because changes of the machine's clock cause no event.
-_NAP = 30.0
+#: The longest time in seconds between two checks. Changes of the machine's clock cause no event.
+_CHECK_INTERVAL = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -69,15 +71,16 @@ class Ticker:
         self._clock = clock
         self._woken = woken
         self._task: asyncio.Task[None] | None = None
-        #: The time of the last check, and the start of the current period without a pause of the machine.
-        self._looked: datetime | None = None
+        #: The time of the last check.
+        self._checked_at: datetime | None = None
+        #: The time since which the machine has run without a pause.
         self._awake_since = clock()
         #: True if the rows must be corrected after a change of the clock.
-        self._untidy = True
+        self._must_correct = True
 
     def start(self) -> None:
         """Start the ticker in the background."""
-        self._task = asyncio.create_task(self._keep_looking(), name="schedules")
+        self._task = asyncio.create_task(self._run_loop(), name="schedules")
 
     async def stop(self) -> None:
         """Stop the ticker. A run in progress is stored completely or not at all."""
@@ -90,8 +93,8 @@ class Ticker:
         if turn.is_scheduled:
             self._woken.set()
 
-    async def look(self) -> float:
-        """Run what is due, as far as there is room, and return the seconds until the next check.
+    async def run_due(self) -> float:
+        """Run due schedules up to the limits, and return the seconds until the next check.
 
         Raises ``StoreUnavailable`` and ``Draining``; schedules that did not run are still due.
         """
@@ -107,45 +110,45 @@ class Ticker:
                 _log.exception("schedule_failed", extra={"schedule": due.schedule.id})
                 why = f"paused: it failed to run ({type(error).__name__}); the log has the details"
                 paused = replace(due.schedule, state="paused", try_at=None, tries=0, reason=why)
-                await self._keep(due.schedule, paused)
+                await self._store(due.schedule, paused)
         if tasks or len(reminders) == BATCH:
             return 0.0
         upcoming = await self._database.run(partial(rows.next_try, now=now))
         if upcoming is None:
-            return _NAP
-        return min(_NAP, max(0.0, (upcoming - self._clock()).total_seconds()))
+            return _CHECK_INTERVAL
+        return min(_CHECK_INTERVAL, max(0.0, (upcoming - self._clock()).total_seconds()))
 
-    async def _keep_looking(self) -> None:
+    async def _run_loop(self) -> None:
         while True:
             self._woken.clear()
             try:
-                pause = await self.look()
+                pause = await self.run_due()
             except (StoreUnavailable, Draining) as error:
                 _log.warning("schedules_delayed", extra={"reason": error.detail})
-                pause = _NAP
+                pause = _CHECK_INTERVAL
             except Exception:  # noqa: BLE001 - no other task runs schedules
                 _log.exception("schedules_not_read")
-                pause = _NAP
+                pause = _CHECK_INTERVAL
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):  # not wait_for, which may swallow a cancellation (3.11)
                     await self._woken.wait()
 
     async def _check_clock(self, now: datetime) -> None:
-        """Detect that the machine slept, or that its clock was set back."""
-        before, self._looked = self._looked, now
-        if before is not None and now - before > timedelta(seconds=_NAP) + PUNCTUAL:
+        """Detect that the machine was suspended, or that its clock was set back."""
+        before, self._checked_at = self._checked_at, now
+        if before is not None and now - before > timedelta(seconds=_CHECK_INTERVAL) + PUNCTUAL:
             self._awake_since = now
         if before is None or now < before or now.date() != before.date():
             self._awake_since = min(self._awake_since, now)
-            self._untidy = True
-        if self._untidy:
-            await self._tidy(now)
-            self._untidy = False
+            self._must_correct = True
+        if self._must_correct:
+            await self._correct_rows(now)
+            self._must_correct = False
 
-    async def _tidy(self, now: datetime) -> None:
+    async def _correct_rows(self, now: datetime) -> None:
         """Delete schedules that ended long ago, and recompute due times that a wrong clock has set."""
         await self._database.run(partial(rows.forget_ended, now=now))
-        found = await self._database.run(partial(rows.ahead_of, now=now, tried_by=now + _LONGEST))
+        found = await self._database.run(partial(rows.ahead_of, now=now, tried_by=now + _LONGEST_PAUSE))
         # A due time takes 60 µs to compute: thousands of them would block the database's thread.
         returned = await asyncio.to_thread(lambda: [_correct_due_time(schedule, now) for schedule in found])
         await self._database.run(partial(_settle_all, was=found, now=returned))
@@ -153,13 +156,13 @@ class Ticker:
     async def _process_due(self, due: Due, now: datetime) -> None:
         """Run a schedule, or record why it does not run."""
         schedule = due.schedule
-        assert schedule.due_at is not None  # noqa: S101 - it was found by that
+        assert schedule.due_at is not None  # noqa: S101 - only active schedules are due
         failures = _failures(due)
         if schedule.missed == "skip" and schedule.due_at < self._awake_since - PUNCTUAL:
-            await self._keep(schedule, _record_missed(schedule, "the gateway was not running", now))
+            await self._store(schedule, _record_missed(schedule, "the gateway was not running", now))
         elif failures >= FAILURES:
             why = f"paused: it failed {failures} times in a row; the last reason: {due.last_failure}"
-            await self._keep(schedule, replace(schedule, state="paused", try_at=None, tries=0, reason=why))
+            await self._store(schedule, replace(schedule, state="paused", try_at=None, tries=0, reason=why))
         elif due.last in ("queued", "running", "waiting"):
             await self._refuse(schedule, "its last task is not answered yet", now)
         elif due.held and schedule.kind == "task":
@@ -184,7 +187,7 @@ class Ticker:
                 f"the user's schedules may run {self._firings_per_day} tasks a day "
                 "(TORANA_SCHEDULE_FIRINGS_PER_DAY)"
             )
-            await self._keep(schedule, _record_missed(schedule, why, now))
+            await self._store(schedule, _record_missed(schedule, why, now))
         except GatewayError as error:
             await self._refuse(schedule, error.detail, now)
         except Exception:  # noqa: BLE001 - a bug in one schedule must not delay the others
@@ -195,24 +198,24 @@ class Ticker:
         self, connection: Connection, turn: Turn, *, was: Schedule, failures: int, now: datetime
     ) -> None:
         """Store the changed schedule in the transaction of the turn."""
-        fired = replace(_dealt_with(was, now), turn_id=turn.id, failures=failures, reason=None)
+        fired = replace(_advance(was, now), turn_id=turn.id, failures=failures, reason=None)
         rows.settle(connection, was, fired)
         if rows.count_firing(connection, was, now) > self._firings_per_day:
             raise _TooMany
 
     async def _refuse(self, schedule: Schedule, why: str, now: datetime) -> None:
         """Try again later. The run is missed if the next due time comes first, or after about a day."""
-        pause = min(timedelta(minutes=2 ** min(schedule.tries, 10)), _LONGEST)
-        dealt = _dealt_with(schedule, now)
-        overtaken = dealt.due_at is not None and dealt.due_at <= now + pause
+        pause = min(timedelta(minutes=2 ** min(schedule.tries, 10)), _LONGEST_PAUSE)
+        advanced = _advance(schedule, now)
+        overtaken = advanced.due_at is not None and advanced.due_at <= now + pause
         if overtaken or schedule.tries + 1 >= TRIES:
-            await self._keep(schedule, _record_missed(schedule, why, now))
+            await self._store(schedule, _record_missed(schedule, why, now))
             return
         reason = f"delayed: {why}"
         later = replace(schedule, try_at=now + pause, tries=schedule.tries + 1, reason=reason)
-        await self._keep(schedule, later)
+        await self._store(schedule, later)
 
-    async def _keep(self, was: Schedule, now: Schedule) -> None:
+    async def _store(self, was: Schedule, now: Schedule) -> None:
         with suppress(Changed):
             await self._database.run(partial(rows.settle, was=was, now=now))
             if now.reason is not None:
@@ -222,7 +225,7 @@ class Ticker:
 def _find_due(connection: Connection, now: datetime) -> tuple[list[Due], list[Due]]:
     """Return the due reminders, and the due tasks for which there is room."""
     reminders = rows.due_reminders(connection, now, limit=BATCH)
-    return reminders, rows.due_tasks(connection, now, at_once=AT_ONCE, of_one=OF_ONE)
+    return reminders, rows.due_tasks(connection, now, at_once=AT_ONCE, per_user=PER_USER)
 
 
 def _settle_all(connection: Connection, was: Sequence[Schedule], now: Sequence[Schedule]) -> None:
@@ -235,8 +238,8 @@ def _settle_all(connection: Connection, was: Sequence[Schedule], now: Sequence[S
 
 def _correct_due_time(schedule: Schedule, now: datetime) -> Schedule:
     """Correct a schedule that may have been changed while the clock was ahead."""
-    assert schedule.due_at is not None  # noqa: S101 - it is active
-    assert schedule.try_at is not None  # noqa: S101 - as above
+    assert schedule.due_at is not None  # noqa: S101 - only active schedules are due
+    assert schedule.try_at is not None  # noqa: S101 - set together with due_at
     due = None if schedule.cron is None else following(schedule, now)
     if due is not None and due < schedule.due_at:
         return replace(schedule, due_at=due, try_at=due, tries=0, dealt_at=now)
@@ -258,21 +261,20 @@ def _failures(due: Due) -> int:
             return due.schedule.failures
 
 
-def _dealt_with(schedule: Schedule, now: datetime) -> Schedule:
-    dealt = replace(schedule, dealt_with=schedule.due_at, dealt_at=now, tries=0)
-    due = None if schedule.cron is None else following(dealt, now)
-    return replace(dealt, due_at=due, try_at=due, state="ended" if due is None else "active")
+def _advance(schedule: Schedule, now: datetime) -> Schedule:
+    """Return the schedule with its next due time; it ends if it has none."""
+    advanced = replace(schedule, dealt_with=schedule.due_at, dealt_at=now, tries=0)
+    due = None if schedule.cron is None else following(advanced, now)
+    return replace(advanced, due_at=due, try_at=due, state="ended" if due is None else "active")
 
 
 def _record_missed(schedule: Schedule, why: str, now: datetime) -> Schedule:
-    return replace(
-        _dealt_with(schedule, now), reason=(f"missed the run that was due on {_due(schedule)}: {why}")
-    )
+    return replace(_advance(schedule, now), reason=(f"missed the run that was due on {_due(schedule)}: {why}"))
 
 
 def _inbound(schedule: Schedule, now: datetime) -> tuple[Inbound, str | None]:
     """Return the message of a run, and its reply if the schedule needs no agent."""
-    assert schedule.due_at is not None  # noqa: S101 - as above
+    assert schedule.due_at is not None  # noqa: S101 - only active schedules are due
     late = now - schedule.due_at > PUNCTUAL
     content, text = schedule.text, None
     if schedule.kind == "remind":
@@ -295,5 +297,5 @@ def _inbound(schedule: Schedule, now: datetime) -> tuple[Inbound, str | None]:
 
 
 def _due(schedule: Schedule) -> str:
-    assert schedule.due_at is not None  # noqa: S101 - as above
+    assert schedule.due_at is not None  # noqa: S101 - only active schedules are due
     return format_moment(schedule.due_at, ZoneInfo(schedule.timezone))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from torana.errors import NotFound
 from torana.messages import File, Turn
 from torana.paging import LARGEST_PAGE, MESSAGE_KEY, NEWEST_KEY, TIME_KEY, Order, Page, cut, read_cursor
-from torana.sessions.cutting import first_kept
 from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
+from torana.sessions.trimming import first_to_keep
 from torana.store.engine.database import Database
 from torana.store.rows import attachments, transcript
 from torana.store.rows import sessions as session_rows
@@ -70,7 +70,7 @@ class Sessions:
         result. Of a single longer turn it returns the first and the last message. In a shared session each
         question starts with its user's name. ``before`` summarises older messages if a summary exists
         (``Summaries``); the messages then begin after it. Otherwise they begin at a place that changes only
-        after several turns (``first_kept``).
+        after several turns (``first_to_keep``).
         """
         # Imported here because it imports pydantic-ai, which the commands that list sessions do not need.
         from torana.sessions import history
@@ -208,7 +208,7 @@ class Sessions:
         if sum(count for _, _, count in rows) > self._history_messages:
             rows = [row for row in rows if row[0] > newest.summary_to] or rows[-1:]
         counts = [count for _, _, count in rows]
-        first = first_kept(counts, [place for place, _, _ in rows], self._history_messages)
+        first = first_to_keep(counts, [place for place, _, _ in rows], self._history_messages)
         return [(place, body) for place, body, _ in rows[first:]]
 
 

@@ -47,7 +47,7 @@ class Expiry:
 
     def start(self) -> None:
         """Start the background task."""
-        self._task = asyncio.create_task(self._keep_looking(), name="expiry of sessions")
+        self._task = asyncio.create_task(self._run_loop(), name="expiry of sessions")
 
     async def stop(self) -> None:
         """Stop; a deletion in progress is completed or rolled back by the database."""
@@ -70,7 +70,7 @@ class Expiry:
         self._forget(deleted.turns)
         return len(deleted.turns)
 
-    async def _keep_looking(self) -> None:
+    async def _run_loop(self) -> None:
         while True:
             try:
                 if gone := await self.sweep():

@@ -16,8 +16,8 @@ Item = Skill | BrokenSkill
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A folder as it was found: its files, or a fault, and the skill that was read from it."""
+class _FolderState:
+    """The last state of a folder: its files or a fault, and the skill that was read from it."""
 
     files: tuple[SkillFile, ...] | str
     item: Item
@@ -29,13 +29,14 @@ class SkillDirectory:
     def __init__(self, *, directory: Path, source: Source) -> None:
         self._directory = directory
         self._source: Source = source
-        self._seen: dict[str, _Seen] = {}
+        self._states: dict[str, _FolderState] = {}
 
-    def look(self) -> tuple[Item, ...]:
-        """Return the skills of the directory, sorted by folder name. An unchanged folder gives the same object.
+    def list_skills(self) -> tuple[Item, ...]:
+        """Return the skills of the directory, sorted by folder name.
 
-        A faulty folder is returned as a ``BrokenSkill``, and so is a directory that cannot be read or holds
-        more than 500 folders (further folders are not read). Raises nothing.
+        An unchanged folder returns the same object. A faulty folder is returned as a ``BrokenSkill``. A
+        directory that cannot be read is one ``BrokenSkill``. In a directory with more than 500 folders, the
+        first 500 are read, and a ``BrokenSkill`` is added. Raises no error.
         """
         try:
             folders = _folders(self._directory)
@@ -57,18 +58,18 @@ class SkillDirectory:
 
     def read(self, folders: Iterable[Path]) -> tuple[Item, ...]:
         """Return the skills of these folders, in order. An unchanged folder returns the same object."""
-        self._seen = {str(folder): self._read_folder(folder) for folder in folders}
-        return tuple(seen.item for seen in self._seen.values())
+        self._states = {str(folder): self._read_folder(folder) for folder in folders}
+        return tuple(state.item for state in self._states.values())
 
-    def _read_folder(self, folder: Path) -> _Seen:
+    def _read_folder(self, folder: Path) -> _FolderState:
         files = _files_or_fault(folder)
-        known = self._seen.get(str(folder))
+        known = self._states.get(str(folder))
         if known is not None and known.files == files:
             return known
         try:
-            return _Seen(files, parse_skill(folder, source=self._source))
+            return _FolderState(files, parse_skill(folder, source=self._source))
         except SkillInvalid as error:
-            return _Seen(files, self._broken_skill(folder, str(error)))
+            return _FolderState(files, self._broken_skill(folder, str(error)))
 
     def _broken_skill(self, path: Path, fault: str) -> BrokenSkill:
         # JSON cannot encode a name that is not UTF-8.

@@ -32,7 +32,7 @@ class InstalledSkills:
     def __init__(self, *, root: Path, decided: Mapping[str, SkillDecision] | None = None) -> None:
         self.root = root
         self._decided = dict(decided or {})
-        self._shelf = SkillDirectory(directory=root, source="user")
+        self._directory = SkillDirectory(directory=root, source="user")
 
     def decide(self, decided: Mapping[str, SkillDecision]) -> None:
         """Replace all decisions. The keys are slugs."""
@@ -46,10 +46,10 @@ class InstalledSkills:
         """Return the decision about the skill with that slug."""
         return self._decided.get(slug)
 
-    def look(self) -> tuple[Item, ...]:
+    def list_skills(self) -> tuple[Item, ...]:
         """Return the active skills. A skill whose files differ from the approved ones is broken."""
         active = [decision for decision in self.decisions() if decision.state == "active" and decision.folder]
-        found = self._shelf.read(self.path(decision) for decision in active)
+        found = self._directory.read(self.path(decision) for decision in active)
         return tuple(map(_unless_changed, found, active))
 
     def path(self, decision: SkillDecision, *, newer: bool = False) -> Path:

@@ -168,7 +168,7 @@ class Skills:
 
     def _refresh(self, known: Catalogue | None) -> Catalogue:
         if self._core_items is None:
-            self._core_items = self._core.look()
+            self._core_items = self._core.list_skills()
         fresh = self._compose([*self._core_items, *self._users()])
         if known is not None and fresh == known:
             return known
@@ -177,10 +177,10 @@ class Skills:
         return fresh
 
     def _users(self) -> list[Item]:
-        by_hand = self._user.look() if self._user else ()
+        by_hand = self._user.list_skills() if self._user else ()
         if self._installed is None:
             return [*by_hand]
-        return [*self._installed.look(), *without_disabled(by_hand, self._installed.disabled_slugs())]
+        return [*self._installed.list_skills(), *without_disabled(by_hand, self._installed.disabled_slugs())]
 
     def _compose(self, items: Iterable[Item]) -> Catalogue:
         by_slug = {item.slug: item for item in items if isinstance(item, Skill)}

@@ -75,7 +75,9 @@ class ScriptedModel(FunctionModel):
         async with self._asked:
             self._asked.notify_all()
         if number >= len(self._answers):
-            raise AssertionError(f"the script has {number} answers, and another request came")
+            raise AssertionError(
+                f"the script has {len(self._answers)} answers, but the model received request {number + 1}"
+            )
         for piece in self._answers[number]:
             if isinstance(piece, asyncio.Event):
                 await piece.wait()

@@ -137,7 +137,7 @@ class Turns:
     ) -> Submitted:
         """Accept a message as a turn. When this returns, the turn is durable and will be answered.
 
-        A message without a channel gets a channel of its own. A message whose key was accepted before returns
+        A message without a channel gets a new one. A message whose key was accepted before returns
         the existing turn. Raises ``Draining``, ``StoreUnavailable``, ``QueueFull``, ``Overloaded``,
         ``SessionBusy``, ``KeyReused`` or ``BudgetSpent``; then nothing was accepted. Cancelling the call does
         not withdraw the message: it may still be answered. ``rates`` are limits that the caller has counted;

@@ -52,11 +52,11 @@ class LiveTurn:
     #: Set when the turn has settled a step, waits for an approval, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    #: Set, and replaced, when a call of the turn begins to wait for an approval.
+    #: Set, and replaced by a new event, when a call of the turn begins to wait for an approval.
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note_question(self) -> None:
-        """Wake the callers that wait for an approval question or for recovery."""
+        """Wake the callers that wait for an approval, and the recovery that runs this turn alone."""
         self.settled.set()
         self.asked.set()
         self.asked = asyncio.Event()
@@ -105,7 +105,7 @@ class LiveTurns:
         return {"running": running - waiting, "waiting": waiting, "queued": len(self._live) - running}
 
     def oldest_wait(self) -> float:
-        """Return the seconds for which the oldest turn whose agent has not begun waits; 0 if none waits."""
+        """Return the seconds since the oldest turn began to wait for its agent; 0 if no turn waits."""
         since = min((one.since for one in self._live.values() if not one.begun), default=None)
         return 0.0 if since is None else time.monotonic() - since
 
@@ -230,7 +230,7 @@ class LiveTurns:
 
 
 def _summary(ended: Turn) -> dict[str, object]:
-    """Return the fields of the line that an operator reads about a message."""
+    """Return the fields of the log event ``turn_ended``."""
     fields: dict[str, object] = {"turn_id": ended.id, "channel": ended.channel, "state": ended.state}
     if ended.ended_at is not None:
         fields["seconds"] = round((ended.ended_at - ended.created_at).total_seconds(), 2)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from torana.api.middleware.same_site import OpenGateway
+from torana.api.middleware.same_site import SameSiteCheck
 from torana.errors import CrossSite, HostNotAllowed
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
 
-APP = OpenGateway(PlainTextResponse("in"), allowed_hosts=["Gate.Example"], origins=["https://app.example"])
+APP = SameSiteCheck(PlainTextResponse("in"), allowed_hosts=["Gate.Example"], origins=["https://app.example"])
 HERE = ("Host", "localhost:18789")
 
 

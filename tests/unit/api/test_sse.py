@@ -199,27 +199,27 @@ async def send_until(stream: EventStream, number: int) -> None:
 @pytest.mark.parametrize("number", [1, 2])
 async def test_disconnect_cancels_turn_only_if_requested(number: int, asked: bool):
     turns = FakeTurns(DELTA, DELTA, asyncio.Event(), end=turn())
-    await send_until(stream_of(turns, cancel_when_left=asked), number)
+    await send_until(stream_of(turns, cancel_on_disconnect=asked), number)
     assert turns.cancelled == ([("gateway", "turn_1")] if asked else [])
     assert turns.closed.is_set()
 
 
 async def test_disconnect_while_no_event_comes_cancels_turn():
     turns = FakeTurns(asyncio.Event(), end=turn())
-    await send_until(stream_of(turns, cancel_when_left=True, keep_alive=0), 3)
+    await send_until(stream_of(turns, cancel_on_disconnect=True, keep_alive=0), 3)
     assert turns.cancelled == [("gateway", "turn_1")]
 
 
 @pytest.mark.parametrize("script", [(DELTA, DONE), (DELTA,)], ids=["the turn's", "the gateway's"])
 async def test_end_of_stream_does_not_cancel_turn(script: Sequence[TurnEvent]):
     turns = FakeTurns(*script, end=turn())
-    await send_until(stream_of(turns, cancel_when_left=True), 0)
+    await send_until(stream_of(turns, cancel_on_disconnect=True), 0)
     assert turns.cancelled == []
 
 
 async def test_cancelled_server_does_not_cancel_turn():
     turns = FakeTurns(DELTA, asyncio.Event(), end=turn())
-    sending = asyncio.create_task(send_until(stream_of(turns, cancel_when_left=True), 0))
+    sending = asyncio.create_task(send_until(stream_of(turns, cancel_on_disconnect=True), 0))
     await asyncio.sleep(0)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -195,7 +195,7 @@ def test_skill_is_disabled_enabled_updated_and_removed(command: Command, place: 
     ]
 
 
-def test_withdrawn_version_is_reported(command: Command, source: Path) -> None:
+def test_update_reports_newer_version_that_the_source_withdrew(command: Command, source: Path) -> None:
     command("skills", "install", str(source))
     command("skills", "approve", "tea", "--yes")
     (source / "SKILL.md").write_text(NEEDY + "Add milk.\n")

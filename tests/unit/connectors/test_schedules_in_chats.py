@@ -37,7 +37,7 @@ async def test_reminders_and_tasks_are_sent_to_chat_of_their_creation(open_gatew
     )
     await chat.say("remind me")
     await chat.shown(1)
-    while await ticker.look() == 0:
+    while await ticker.run_due() == 0:
         pass
 
     texts = [said.text for said in await chat.shown(3)]
@@ -69,7 +69,7 @@ async def test_schedules_of_a_denied_sender_do_not_run(open_gateway: Open, act: 
         woken=asyncio.Event(),
         clock=utc_now,
     )
-    assert await ticker.look() > 0
+    assert await ticker.run_due() > 0
     found = await gateway.database.run(partial(schedules.list_schedules, owner=EVERYONE, limit=10))
     assert {(one.state, one.reason) for one in found} == {("paused", "paused: its sender was denied")}
     assert len(model.requests) == 2

@@ -64,7 +64,7 @@ class World:
 
     async def settle(self) -> None:
         """Run the ticker until nothing more is due at this time and every turn has ended."""
-        while await self.ticker.look() == 0:
+        while await self.ticker.run_due() == 0:
             await self.wait_for_turns()
         await self.wait_for_turns()
 

@@ -19,7 +19,7 @@ from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.messages import GATEWAY_OWNER, Inbound
-from torana.schedules.ticker import AT_ONCE, FAILURES, OF_ONE
+from torana.schedules.ticker import AT_ONCE, FAILURES, PER_USER
 from torana.sessions import Sessions
 from torana.store.engine.tables import schedules, turns
 from torana.store.rows import schedules as rows
@@ -230,7 +230,7 @@ async def test_schedule_recovers_after_a_failed_write(
     with monkeypatch.context() as broken:
         broken.setattr(world.database, "run", run)
         with pytest.raises(StoreUnavailable):
-            await world.ticker.look()
+            await world.ticker.run_due()
     hand.on(seconds=30)
     await world.settle()
 
@@ -332,7 +332,7 @@ async def test_busy_session_queues_tasks_and_sends_reminders(world: World, hand:
     await world.make("task", kind="task", at="in 10 minutes")
     await world.make("tea", at="in 10 minutes")
     hand.on(minutes=10)
-    await world.ticker.look()
+    await world.ticker.run_due()
 
     states = {turn.content: turn.state for turn in await world.fired()}
     assert states == {"task": "queued", "A reminder is due: tea": "completed"}
@@ -347,7 +347,7 @@ async def test_unanswered_task_delays_the_next_run_of_its_schedule(world: World,
     made = await world.make("slow", kind="task", rule="every 5 minutes")
     for _ in range(12):
         hand.on(minutes=5)
-        await world.ticker.look()
+        await world.ticker.run_due()
     assert len(await world.fired()) == 1
     assert "its last task is not answered yet" in ((await world.get(made)).reason or "")
     world.agent.gate.set()
@@ -436,9 +436,9 @@ async def test_deleting_a_session_deletes_its_schedules(world: World, hand: Cloc
 async def test_schedule_removed_at_the_last_moment_does_not_run(world: World, hand: Clock) -> None:
     made = await world.make("work", kind="task", at="in 10 minutes")
     hand.on(minutes=10)
-    found = await world.database.run(partial(rows.due_tasks, now=hand.now, at_once=5, of_one=5))
+    found = await world.database.run(partial(rows.due_tasks, now=hand.now, at_once=5, per_user=5))
     assert [due.schedule.id for due in found] == [made.id]
-    look = asyncio.ensure_future(world.ticker.look())
+    look = asyncio.ensure_future(world.ticker.run_due())
     await world.schedules.remove(GATEWAY_OWNER, made.id)
     await look
     await world.wait_for_turns()
@@ -454,7 +454,7 @@ async def test_two_tickers_run_each_due_time_once(boot: Boot, hand: Clock) -> No
         await worlds[0].make(f"{number}", at="in 10 minutes", kind=kind, channel=f"c{number}")
     hand.on(minutes=10)
     for _ in range(5):
-        await asyncio.gather(*(world.ticker.look() for world in worlds))
+        await asyncio.gather(*(world.ticker.run_due() for world in worlds))
         for world in worlds:
             await world.wait_for_turns()
     fired = Counter(turn.content for turn in await worlds[0].fired())
@@ -471,7 +471,7 @@ async def test_many_due_schedules_all_run_without_delaying_users(world: World, h
     await asyncio.gather(*map(make, range(due)))
     hand.now = datetime(2026, 3, 2, 11, 0, tzinfo=UTC)
     world.agent.gate.clear()
-    while await world.ticker.look() == 0:
+    while await world.ticker.run_due() == 0:
         pass
     # All reminders are sent, the maximum of tasks runs, and the other tasks have not been accepted.
     fired = await world.fired()
@@ -497,7 +497,7 @@ async def test_waiting_session_does_not_delay_other_tasks(world: World, hand: Cl
     for number in range(AT_ONCE * 2):  # of many users, in one shared session
         await world.make(f"{number}", kind="task", at="in 10 minutes", user=f"user-{number}")
     hand.on(minutes=10)
-    while await world.ticker.look() == 0:
+    while await world.ticker.run_due() == 0:
         pass
     before = Counter(turn.state for turn in await world.fired())
     assert before == {"queued": AT_ONCE}  # they run as soon as the session's turn ends
@@ -506,7 +506,7 @@ async def test_waiting_session_does_not_delay_other_tasks(world: World, hand: Cl
 
     waits = sa.update(turns).where(turns.c.id == asking.id).values(state="waiting")
     await world.database.run(lambda connection: connection.execute(waits))
-    while await world.ticker.look() == 0:
+    while await world.ticker.run_due() == 0:
         pass
     assert {turn.content: turn.state for turn in await world.fired()}["ben's"] == "running"
     assert Counter(turn.channel for turn in await world.fired()) == {"home": AT_ONCE, "b": 1}
@@ -519,21 +519,21 @@ async def test_slow_tasks_of_a_user_do_not_delay_other_users(world: World, hand:
     for number in range(AT_ONCE * 2):
         await world.make(f"{number}", kind="task", at="in 10 minutes", user="ana", channel=f"c{number}")
     hand.on(minutes=10)
-    while await world.ticker.look() == 0:
+    while await world.ticker.run_due() == 0:
         pass
     for number in range(AT_ONCE):
         await world.make("ben's", kind="task", at="in 10 minutes", user="ben", channel=f"b{number}")
     hand.on(minutes=10)
-    while await world.ticker.look() == 0:
+    while await world.ticker.run_due() == 0:
         pass
-    assert Counter(turn.user for turn in await world.fired()) == {"ana": OF_ONE, "ben": OF_ONE}
+    assert Counter(turn.user for turn in await world.fired()) == {"ana": PER_USER, "ben": PER_USER}
 
     await world.make("cleo's", kind="task", at="in 10 minutes", user="cleo", channel="c")
     hand.on(minutes=10)
     # As when one turn has ended: the user with the fewest running tasks comes first.
     done = sa.update(turns).where(turns.c.content == "0").values(state="completed")
     await world.database.run(lambda connection: connection.execute(done))
-    await world.ticker.look()
+    await world.ticker.run_due()
     assert Counter(turn.user for turn in await world.fired())["cleo"] == 1
     world.agent.gate.set()
     await world.wait_for_turns()

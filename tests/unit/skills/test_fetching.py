@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from tests.unit.skills.archives import SKILL, TEA, zipped
 from torana.skills import SkillInvalid
 from torana.skills.installation.archive import UNPACKED_LIMIT, unpack
 from torana.skills.installation.fetching import Fetcher, open_fetcher
-from torana.skills.installation.git import Git
+from torana.skills.installation.git import MEMORY_LIMIT, Git
 from torana.skills.installation.sources import SkillSource, read_source
 from torana.web import Guard
 
@@ -369,3 +371,43 @@ async def test_redirect_to_a_private_address_is_refused(web: Internet, afar: Fet
 async def test_archive_over_the_limit_is_refused(web: Internet, afar: Fetcher) -> None:
     web.page("/tea.zip", bytes(11 * MIB), type="application/zip")
     assert "could not be fetched" in await refused(f"https://{SITE}/tea.zip", by=afar)
+
+
+# --- memory
+
+_FETCH_AND_PRINT_PEAK = """
+import asyncio, os, resource, sys
+from torana.skills import SkillInvalid
+from torana.skills.installation.git import MEMORY_LIMIT, Git
+from torana.skills.installation.sources import SkillSource
+
+source = SkillSource(kind="git", address=sys.argv[1])
+try:
+    asyncio.run(Git(environ=os.environ).fetch(source))
+except SkillInvalid as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel limits the memory only on Linux")
+def test_repository_that_describes_a_billion_files_takes_little_memory(tmp_path: Path) -> None:
+    repo = tmp_path / "bomb.git"
+    subprocess.run(["git", "init", "--quiet", "--bare", repo], check=True)
+
+    def store(*arguments: str, text: str) -> str:
+        return subprocess.check_output(["git", "-C", repo, *arguments], input=text, text=True).strip()
+
+    blob = store("hash-object", "-w", "--stdin", text="x")
+    tree = store("mktree", text="".join(f"100644 blob {blob}\tf{number}\n" for number in range(10)))
+    for _ in range(8):
+        tree = store("mktree", text="".join(f"040000 tree {tree}\td{number}\n" for number in range(10)))
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+    head = store(*who, "commit-tree", tree, "-m", "x", text="")
+    store("update-ref", "HEAD", head, text="")
+
+    shown = subprocess.check_output([sys.executable, "-c", _FETCH_AND_PRINT_PEAK, str(repo)], text=True)
+
+    reason, kibibytes = shown.splitlines()
+    assert "has more than 10 MiB packed, or 50 MiB unpacked" in reason
+    assert int(kibibytes) * 1024 <= MEMORY_LIMIT

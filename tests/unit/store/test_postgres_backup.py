@@ -467,7 +467,7 @@ def refuse(_writer: Writer, _number: int) -> bool:
 @pytest.mark.parametrize(
     ("cut", "reconnects", "done"), [("after", True, True), ("before", True, False), ("after", False, None)]
 )
-def test_lost_commit_is_resolved(
+def test_restore_reports_the_outcome_of_an_unconfirmed_commit(
     engine: Engine,
     postgres_url: str,
     postgres_server: PostgresServer,

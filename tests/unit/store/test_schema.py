@@ -32,7 +32,7 @@ def test_order_spaces_and_quotes_are_ignored(other: str) -> None:
         'CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT "a,b") STRICT',
     ],
 )
-def test_other_differences_are_detected(other: str) -> None:
+def test_different_columns_options_and_defaults_differ(other: str) -> None:
     sql = "CREATE TABLE notes (id TEXT NOT NULL, text TEXT DEFAULT 'a,b') STRICT"
 
     assert not same(("notes", sql), ("notes", other))

@@ -88,5 +88,5 @@ async def test_request_after_the_last_answer_fails_the_test():
     agent = Agent(ScriptedModel("only this"))
     await agent.run("go")
 
-    with pytest.raises(AssertionError, match="the script has 1 answers, and another request came"):
+    with pytest.raises(AssertionError, match="the script has 1 answers, but the model received request 2"):
         await agent.run("go")

@@ -75,7 +75,7 @@ def test_separator_is_detected(separator: str) -> None:
         ("a,A\n1,2", {}, "same name"),
         ('a,b\n"x', {}, "not CSV"),
         ("x" * 100_001, {}, "at most 100,000"),
-        (SALES, {"select": ["name"] * 5}, "name each one once"),
+        (SALES, {"select": ["name"] * 5}, "name each column at most once"),
         (SALES, {"select": ["nope"]}, "the columns are name, city, amount, on"),
         (SALES, {"where": "city"}, "A condition reads"),
         (SALES, {"where": "town = Rome"}, "no column “town”"),

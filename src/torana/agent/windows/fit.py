@@ -31,7 +31,7 @@ from pydantic_ai.tools import ToolDefinition
 from torana.agent.request_size import files_in, message_tokens
 from torana.limits.request_tokens import likely_tokens
 from torana.sessions import history
-from torana.sessions.cutting import first_kept
+from torana.sessions.trimming import first_to_keep
 
 #: The share of the room for the instructions, and for instructions and tool definitions together.
 _INSTRUCTIONS_SHARE, _FIXED_SHARE = 0.5, 0.75
@@ -174,7 +174,7 @@ def _fit_messages(messages: Sequence[ModelMessage], room: int) -> tuple[list[Mod
     places = [history.place_of(turn[0]) or number for number, turn in enumerate(turns, start=1)]
     short = [[_with_short_results(message, _RESULT_CHARS) for message in turn] for turn in turns]
     sizes = [message_tokens(turn) for turn in short]
-    first = first_kept(sizes, places, room) if sizes else 0
+    first = first_to_keep(sizes, places, room) if sizes else 0
     if sizes and sum(sizes[first:]) > room:  # the newest turn does not fit either
         first = len(sizes)
     whole = turns[first:]
@@ -222,7 +222,7 @@ def _without_oldest_calls(turn: Sequence[ModelMessage], room: int) -> list[Model
     if not pairs:
         return opening
     sizes = [message_tokens(pair) for pair in pairs]
-    first = first_kept(sizes, range(1, len(sizes) + 1), room - message_tokens(opening))
+    first = first_to_keep(sizes, range(1, len(sizes) + 1), room - message_tokens(opening))
     return [*opening, *(message for pair in pairs[first:] for message in pair)]
 
 

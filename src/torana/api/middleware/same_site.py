@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from torana.errors import CrossSite, HostNotAllowed
 
 
-class OpenGateway:
+class SameSiteCheck:
     """Refuses unknown ``Host`` names and cross-site requests of browsers, except for ``/health``."""
 
     def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str], origins: Collection[str]) -> None:
@@ -34,9 +34,9 @@ class OpenGateway:
         await self._app(scope, receive, send)
 
     def _check_host(self, request: Request) -> None:
-        named = request.headers.getlist("host")
+        hosts = request.headers.getlist("host")
         # DNS rebinding sends the attacker's host name in `Host`; it cannot send an IP address there.
-        if len(named) != 1 or not (_is_address(_name(named[0])) or _name(named[0]) in self._hosts):
+        if len(hosts) != 1 or not (_is_address(_name(hosts[0])) or _name(hosts[0]) in self._hosts):
             raise HostNotAllowed
 
     def _check_site(self, request: Request) -> None:
@@ -45,15 +45,15 @@ class OpenGateway:
             return
         site = request.headers.get("sec-fetch-site")
         if site is None:
-            foreign = origin is not None and origin.partition("://")[2] != request.headers.get("host")
+            is_cross_site = origin is not None and origin.partition("://")[2] != request.headers.get("host")
         else:
-            foreign = site not in ("same-origin", "none") and not _is_visit(request)
-        if foreign:
+            is_cross_site = site not in ("same-origin", "none") and not _is_navigation(request)
+        if is_cross_site:
             raise CrossSite
 
 
-def _is_visit(request: Request) -> bool:
-    """Return whether the request is a navigation. It is safe: the linking page cannot read the response."""
+def _is_navigation(request: Request) -> bool:
+    """Return whether the request is a navigation, which is safe: the linking page cannot read the response."""
     return (
         request.method in ("GET", "HEAD")
         and request.headers.get("sec-fetch-mode") == "navigate"

@@ -48,7 +48,7 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
             request_id=request.state.request_id,
             keep_alive=services.keep_alive,
             headers=response_headers,
-            cancel_when_left=preferences.cancel_on_disconnect,
+            cancel_on_disconnect=preferences.cancel_on_disconnect,
             slot=partial(response_slot, request),
         )
     return await _plain(request, services, turn, preferences, response_headers)

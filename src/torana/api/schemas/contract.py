@@ -23,7 +23,7 @@ class MessageBody(RequestBody):
         Id | None,
         Field(
             description="The channel of the session that the message continues. Without it the message starts "
-            "a session in a channel of its own. An integer stands for its decimal string."
+            "a session in a new channel. An integer stands for its decimal string."
         ),
     ] = None
     user_id: Annotated[

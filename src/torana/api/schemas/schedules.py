@@ -38,10 +38,10 @@ class ScheduleRequest(RequestBody):
     ] = None
     missed: Annotated[
         MissedPolicy | None,
-        Field(description="The handling of times of a rule that pass while the gateway is down."),
+        Field(description="The policy for runs missed while the gateway is down."),
     ] = "run_once"
     channel_id: Annotated[
-        Id | None, Field(description="The channel. Without it the schedule has a channel of its own.")
+        Id | None, Field(description="The channel. Default: a new channel for this schedule.")
     ] = None
     user_id: Annotated[Id | None, Field(description="The user who owns the schedule.")] = None
 

@@ -292,7 +292,7 @@ class ForkBody(RequestBody):
     ] = None
     channel_id: Annotated[
         Id | None,
-        Field(description="The channel of the new session. Without it the session has a channel of its own."),
+        Field(description="The channel of the new session. Default: a new channel."),
     ] = None
 
 

@@ -37,7 +37,7 @@ def backup(
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", min=1, help="Delete all but this number of the newest backups in --to."),
+        typer.Option("--keep", min=1, help="The number of backups to keep in --to; older backups are deleted."),
     ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,

@@ -19,11 +19,13 @@ app = new_app()
 def chat(
     message: Annotated[
         list[str] | None,
-        typer.Argument(help="Send this message, print the answer, and exit; - reads it from standard input."),
+        typer.Argument(
+            help="Send this message, print the reply, and exit. With -, read it from standard input."
+        ),
     ] = None,
     file: Annotated[
         list[str] | None,
-        typer.Option("--file", "-f", help="Attach this file to the message; repeat for several."),
+        typer.Option("--file", "-f", help="A file to attach to the message; repeat for several files."),
     ] = None,
     channel: Annotated[
         str | None, typer.Option(help="The channel to continue. Default: the user's own channel.")
@@ -34,13 +36,15 @@ def chat(
     ] = None,
     url: UrlFlag = None,
     token_env: TokenEnvFlag = CHAT_VARIABLE,
-    history: Annotated[bool, typer.Option(help="Keep the messages that you type for the next chat.")] = True,
+    history: Annotated[
+        bool, typer.Option(help="Save typed messages, and offer them again in later chats.")
+    ] = True,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Chat with the agent, through the running gateway, a temporary one or a remote one.
+    """Chat with the agent through the running gateway, a temporary gateway or a remote gateway.
 
-    The exit code is 0 if all messages were answered, 1 if one was not, and 2 for a wrong option.
+    The exit code is 0 if all messages were answered, 1 if a message was not answered, and 2 for a wrong option.
     """
     from torana.cli.chat.attachments import read_file
     from torana.cli.chat.command import ChatCommand
@@ -48,7 +52,7 @@ def chat(
     check_one_gateway(url, config=config, data_dir=data_dir)
     if file and not message:
         raise typer.BadParameter("--file needs a message: torana chat --file cat.png what is this?")
-    talk = ChatCommand(
+    command = ChatCommand(
         message=message or [],
         files=[read_file(path) for path in file or ()],
         channel=channel,
@@ -56,9 +60,9 @@ def chat(
         keeps_history=history,
     )
     answered = (
-        talk.run_locally(config=config, data_dir=data_dir)
+        command.run_locally(config=config, data_dir=data_dir)
         if url is None
-        else talk.run_remotely(url, variable=token_env)
+        else command.run_remotely(url, variable=token_env)
     )
     if not answered:
         raise typer.Exit(1)

@@ -37,7 +37,7 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
 
 @app.command()
 def reload(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
-    """Reload the settings of the running gateway. Accounts without changes stay connected."""
+    """Reload the settings of the connectors. Accounts without changes stay connected."""
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     changed = gateway.ask("POST", "/v1/connectors/reload", read=_changed_accounts)
     if as_json:

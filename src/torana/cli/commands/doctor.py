@@ -35,9 +35,9 @@ class DoctorFinding:
 def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """Check the settings, the data, the skills, your tools, the connectors, the MCP servers and the model.
 
-    The checks use the settings of this folder. The line `gateway` describes the running gateway, and lists
-    the settings that differ from these. The command makes one real model call. It does not contact chat
-    platforms.
+    The checks use the settings that the current directory has. The line `gateway` describes the running
+    gateway, and lists its settings that differ. The command makes one real model call. It does not contact
+    chat platforms.
     """
     loaded = settings_from(config=config, data_dir=data_dir)
     findings = [

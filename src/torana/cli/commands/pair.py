@@ -73,7 +73,7 @@ def approve(
     user: Annotated[
         str | None,
         typer.Option(
-            help=("The user id of the sender. Several senders may be one user. Default: the sender's id.")
+            help=("The user id of the sender. Several senders can share a user id. Default: the sender's id.")
         ),
     ] = None,
     config: ConfigFlag = None,

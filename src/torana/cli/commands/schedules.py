@@ -72,18 +72,24 @@ def show(
 @app.command()
 def add(
     text: Annotated[str, typer.Argument(help="The text of the reminder, or the task for the agent.")],
-    at: Annotated[str | None, typer.Option(help="Once: 2026-12-24T09:00, or “tomorrow at 9”.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="The time of a single run: 2026-12-24T09:00, or “tomorrow at 9”.")
+    ] = None,
     rule: Annotated[
-        str | None, typer.Option(help="Repeatedly: “every weekday at 17:00”, or a cron expression.")
+        str | None,
+        typer.Option(help="The times of repeated runs: “every weekday at 17:00”, or a cron expression."),
     ] = None,
     task: Annotated[
         bool, typer.Option("--task", help=("Send the text to the agent as a task instead of a reminder."))
     ] = False,
     user: Annotated[str | None, typer.Option(help="The user who owns the schedule.")] = None,
-    channel: Annotated[str | None, typer.Option(help="The channel. Default: a channel of its own.")] = None,
+    channel: Annotated[
+        str | None, typer.Option(help="The channel. Default: a new channel for this schedule.")
+    ] = None,
     timezone: Annotated[str | None, typer.Option(help="An IANA time zone. Default: the gateway's.")] = None,
     missed: Annotated[
-        MissedPolicy | None, typer.Option(help=("The handling of times that pass while the gateway is down."))
+        MissedPolicy | None,
+        typer.Option(help="The policy for runs missed while the gateway is down. Default: run_once."),
     ] = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,

@@ -41,7 +41,8 @@ def usage(
 ) -> None:
     """Show messages, tokens and money per day, and the state of the limits.
 
-    The parts of the input tokens are estimates. Tokens of summaries are included in the other numbers.
+    The division of the input tokens into parts is an estimate. The other numbers include the tokens of
+    summaries.
     """
     from rich.console import Console
 

@@ -21,7 +21,7 @@ SYSTEM_BACKUPS = Path("/var/backups/torana")
 SYSTEM_USER = "torana"
 
 # Filters of system calls need no privileges, so they also work in the user's manager. Scripts of skills run in
-# a sandbox that mounts file systems and makes namespaces, so @mount, @privileged and namespaces stay allowed.
+# a sandbox that mounts file systems and creates namespaces, so @mount, @privileged and namespaces stay allowed.
 _FILTERS = """\
 UMask=0077
 NoNewPrivileges=yes
@@ -34,9 +34,9 @@ SystemCallFilter=~@clock @cpu-emulation @debug @module @obsolete @raw-io @reboot
 SystemCallErrorNumber=EPERM
 """
 
-# ProtectKernelTunables, ProtectKernelLogs and ProcSubset cover parts of /proc, and ProtectHostname forbids to
-# name a host: the kernel then refuses the sandbox its own /proc and its host name.
-_WALLS = f"""\
+# ProtectKernelTunables, ProtectKernelLogs and ProcSubset are missing because they cover parts of /proc, and the
+# sandbox could then not mount its own. ProtectHostname is missing because the sandbox sets its own host name.
+_ISOLATION = f"""\
 User={SYSTEM_USER}
 Group={SYSTEM_USER}
 StateDirectory=torana
@@ -131,12 +131,12 @@ Type=exec
 ExecStart={_command_line(service.serve)}
 ExecReload=/bin/kill -HUP $MAINPID
 WorkingDirectory={_path(service.directory)}
-# The gateway stops its own programs, and gets the time to end running turns.
+# The gateway stops its child processes, and has this time to end running turns.
 KillMode=mixed
 TimeoutStopSec={service.stop_seconds}
 Restart=on-failure
 RestartSec=5
-# Exit status 2: the settings are invalid, and another start does not help.
+# Exit status 2: the settings are invalid, so another start would fail, too.
 RestartPreventExitStatus=2
 # A script that uses too much memory does not end the gateway.
 OOMPolicy=continue
@@ -159,7 +159,7 @@ Nice=10
 {writable}{self._hardening()}"""
 
     def _hardening(self) -> str:
-        return f"{_WALLS}{_FILTERS}" if self._system else _FILTERS
+        return f"{_ISOLATION}{_FILTERS}" if self._system else _FILTERS
 
 
 _SYSUSERS = Path("/etc/sysusers.d/torana.conf")
@@ -211,7 +211,7 @@ def _path(path: Path) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text without specifiers. Raises ``OperatorError`` for a line end, which cannot be written."""
+    """Escape systemd's specifiers. Raises ``OperatorError`` for a control character, such as a line end."""
     if not text.isprintable():
         raise OperatorError(f"{text!r} contains a control character, which a unit cannot contain; rename it")
     return text.replace("%", "%%")

@@ -55,24 +55,24 @@ _log = logging.getLogger(__name__)
 #: Timeouts, in seconds, for a call and for closing the connection.
 _PATIENCE = 30.0
 _CLOSING = 2.0
-#: The minimum duration of a session, in seconds. After a shorter one the connection fails, so that the next
-#: one waits: Discord allows 1,000 sessions a day.
+#: The minimum duration of a session, in seconds. After a shorter session the connection fails, so that the next
+#: connection waits: Discord allows 1,000 sessions a day.
 _SESSION = 300.0
 #: The connector gives up after this many breaks within this many seconds.
 _BREAKS, _WITHIN = 10, 60.0
 #: Limits for missed messages: direct chats, channels of a server, and messages of each.
 _CHATS, _CHANNELS, _MESSAGES = 50, 30, 100
-#: Maximum number of received messages that wait.
+#: Maximum length of the queue of received messages.
 _WAITING = 10_000
 
 #: Messages of users; other types are system messages, such as a pin.
-_SAID = (discord.MessageType.default, discord.MessageType.reply)
+_USER_MESSAGES = (discord.MessageType.default, discord.MessageType.reply)
 #: A close code that keeps the session.
-_NOT_FOR_GOOD = 4000
+_RESUMABLE = 4000
 #: The gateway's codes for permanent errors, besides 4014 (a disabled intent).
 _FINAL_CODES = (4004, 4010, 4011, 4012, 4013)
 #: Codes of the HTTP API; the temporary ones are overload and errors of proxies.
-_NO_TOKEN, _UNKNOWN_MESSAGE, _MAY_NOT_REPLY, _PASSING = 401, 10008, 160002, (0, 40062, 40333, 130000)
+_NO_TOKEN, _UNKNOWN_MESSAGE, _MAY_NOT_REPLY, _TEMPORARY = 401, 10008, 160002, (0, 40062, 40333, 130000)
 
 _TOKEN_CURE = "Discord rejects the token: create a new one in the developer portal, under Bot"  # noqa: S105
 _INTENT_CURE = (
@@ -89,7 +89,7 @@ class DiscordSettings(ConnectorSettings):
 
     token: SecretStr = Field(min_length=1, description="The bot's token, from the developer portal.")
     catch_up_minutes: int = Field(
-        default=10, ge=0, le=1_440, description="Maximum age, in minutes, of processed missed messages."
+        default=10, ge=0, le=1_440, description="Maximum age, in minutes, of missed messages that are fetched."
     )
 
 
@@ -117,8 +117,8 @@ class Discord(Connector[DiscordSettings]):
 
     async def run(self, sink: MessageSink) -> None:
         """Connect and listen; a session that can be resumed is resumed."""
-        let_in = await sink.paired_ids(_CHATS)
-        named = dict.fromkeys([*self.settings.allow, *self.settings.users, *let_in])
+        paired = await sink.paired_ids(_CHATS)
+        named = dict.fromkeys([*self.settings.allow, *self.settings.users, *paired])
         people = [int(one) for one in named if one.isdecimal()]
         client = _Client(sink, people=people, age=timedelta(minutes=self.settings.catch_up_minutes))
         self._client = client
@@ -145,13 +145,13 @@ class Discord(Connector[DiscordSettings]):
             raise RetryLater("there is no connection to Discord")
         try:
             async with asyncio.timeout(_PATIENCE):
-                return await _show(client, part)
+                return await _send_or_edit(client, part)
         except discord.HTTPException as error:
             if error.status == _NO_TOKEN:
                 client.fail(PermanentError(_TOKEN_CURE))
                 raise RetryLater(_TOKEN_CURE) from error
-            told = f"Discord answered {error.status}, code {error.code}: {error.text[:200]}"
-            raise (RetryLater if error.code in _PASSING else PermanentError)(told) from error
+            reason = f"Discord answered {error.status}, code {error.code}: {error.text[:200]}"
+            raise (RetryLater if error.code in _TEMPORARY else PermanentError)(reason) from error
         except aiohttp.ClientConnectorError as error:
             raise RetryLater("cannot connect to Discord") from error
         except (OSError, aiohttp.ClientError) as error:
@@ -174,8 +174,8 @@ class _Client(discord.Client):
             allowed_mentions=discord.AllowedMentions.none(),
             max_messages=None,
             member_cache_flags=discord.MemberCacheFlags.none(),
-            guild_ready_timeout=0.05,  # later servers are reported too
-            enable_debug_events=True,  # events for all frames, also heartbeat responses
+            guild_ready_timeout=0.05,  # servers that the library learns of later are reported, too
+            enable_debug_events=True,  # events for all frames, including heartbeat responses
             http_trace=_raise_rate_limits(),
         )
         for event in ("MESSAGE_CREATE", "MESSAGE_UPDATE"):
@@ -195,7 +195,7 @@ class _Client(discord.Client):
         self.http.ws_connect = self._next_socket
 
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
-        """Drop events after the end, which the library cannot handle."""
+        """Drop events after the connection has ended; the library cannot handle them."""
         if not self.is_closed():
             super().dispatch(event, *args, **kwargs)
 
@@ -214,18 +214,18 @@ class _Client(discord.Client):
         return self._socket
 
     async def close_socket(self) -> None:
-        """Close the connection: the library does not close one without a session."""
+        """Close the connection. The library does not close a connection without a session."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING):
                 if self._socket is not None:
-                    await self._socket.close(code=_NOT_FOR_GOOD)
+                    await self._socket.close(code=_RESUMABLE)
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         """Fail if the last session was short; the library would start new sessions without limit."""
         del shard_id
-        if not initial and self.loop.time() - self._began < _SESSION:
+        if not initial and asyncio.get_running_loop().time() - self._began < _SESSION:
             raise discord.ClientException("Discord ended a session soon after its start")
-        self._began = self.loop.time()
+        self._began = asyncio.get_running_loop().time()
 
     async def on_connect(self) -> None:
         self._up = True
@@ -239,7 +239,7 @@ class _Client(discord.Client):
     async def on_disconnect(self) -> None:
         """Handle a break; the library resumes the session, unless there are too many breaks."""
         self._up = False
-        self._breaks.append(self.loop.time())
+        self._breaks.append(asyncio.get_running_loop().time())
         if len(self._breaks) == _BREAKS and self._breaks[-1] - self._breaks[0] < _WITHIN:
             self.fail(ConnectionError("the connection to Discord breaks repeatedly"))
 
@@ -262,7 +262,7 @@ class _Client(discord.Client):
         self._waiting.put_nowait(message)
 
     async def on_error(self, event_method: str, /, *args: Any, **kwargs: Any) -> None:
-        """End the connection after an unhandled event: a message may be lost, and the next one finds it."""
+        """End the connection after a failed event. The next connection fetches messages that were lost."""
         del args, kwargs
         self.fail(ConnectionError(f"Discord's events could not be handled ({event_method})"))
 
@@ -273,7 +273,8 @@ class _Client(discord.Client):
             if not isinstance(item, list):
                 yield item
                 continue
-            until = self.loop.time() + _PATIENCE  # new messages wait no longer than this
+            # New messages wait no longer than this. A closed client has no ``loop``.
+            until = asyncio.get_running_loop().time() + _PATIENCE
             for where in item if self._age else ():
                 for message in await self._fetch_missed_messages(where, until=until):
                     yield message
@@ -318,7 +319,7 @@ def _parse_frame(parse: Callable[[Any], None], data: Any) -> None:
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends, and cancel the others; raise the error of the first in order."""
+    """Run the coroutines until one ends, and cancel the others. Raise the error of the first in order."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -355,20 +356,20 @@ async def _close(client: _Client) -> None:
 
 
 async def _listen(client: _Client, sink: MessageSink) -> None:
-    """Process messages; the gateway may repeat missed messages."""
+    """Process each message once. Discord may repeat missed messages."""
     taken: deque[int] = deque(maxlen=_WAITING)
-    async with aclosing(client.messages()) as messages, concurrently(sink) as hear:
+    async with aclosing(client.messages()) as messages, concurrently(sink) as deliver:
         async for message in messages:
             if message.id in taken or client.user is None:
                 continue
             taken.append(message.id)
-            if heard := parse_alone(_parse_message, message, me=client.user.id):
-                await hear(heard)
+            if incoming := parse_alone(_parse_message, message, me=client.user.id):
+                await deliver(incoming)
 
 
 def _parse_message(message: discord.Message, *, me: int) -> IncomingMessage | None:
     """Return the message, or None for the bot's own messages and system messages."""
-    if message.author.id == me or message.type not in _SAID:
+    if message.author.id == me or message.type not in _USER_MESSAGES:
         return None
     sources = [message, *message.message_snapshots]  # forwarded text counts too
     text = "\n".join(source.content for source in sources if source.content)
@@ -439,8 +440,8 @@ def _channel(client: _Client, place: Place) -> discord.PartialMessageable:
     return client.get_partial_messageable(int(place.thread or place.chat))
 
 
-async def _show(client: _Client, part: Part) -> str:
-    """Send a part, or edit an earlier message; if that is gone, send a new one."""
+async def _send_or_edit(client: _Client, part: Part) -> str:
+    """Send a part, or edit the earlier message. If the earlier message was deleted, send a new message."""
     channel = _channel(client, part.place)
     if part.edits:
         try:
@@ -466,13 +467,15 @@ async def _show(client: _Client, part: Part) -> str:
 
 
 def _raise_rate_limits() -> aiohttp.TraceConfig:
-    """Return a trace that raises rate limits at once; the library would wait and retry."""
+    """Return a trace that raises ``RetryLater`` at a rate limit. Without it, the library waits and retries."""
     trace = aiohttp.TraceConfig()
-    trace.on_request_end.append(_look_at)
+    trace.on_request_end.append(_raise_rate_limit)
     return trace
 
 
-async def _look_at(_: aiohttp.ClientSession, __: SimpleNamespace, ended: aiohttp.TraceRequestEndParams) -> None:
+async def _raise_rate_limit(
+    _: aiohttp.ClientSession, __: SimpleNamespace, ended: aiohttp.TraceRequestEndParams
+) -> None:
     response = ended.response
     if response.status == 429:
         body = await response.content.read(10_000)

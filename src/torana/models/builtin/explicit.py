@@ -115,8 +115,12 @@ def _positional_arguments(text: str, positional: list[str]) -> dict[str, Any]:
         value, position = _value(text, name.end() if name else position)
         key = name[1] if name and name[1] else next(iter(positional), "")
         comma = _COMMA.match(text, position)
-        if not key or key in arguments or not comma:
-            raise ValueError("they are not a list of values with commas between them")
+        if not comma:
+            raise ValueError("there is no comma between two values")
+        if not key:
+            raise ValueError("there are more values than arguments")
+        if key in arguments:
+            raise ValueError(f"{key} has two values")
         arguments[key] = value
         positional = [other for other in positional if other != key]
         position = comma.end()

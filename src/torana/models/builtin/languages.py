@@ -1,4 +1,4 @@
-"""The languages of small talk and of the fallback; the folder ``phrases`` holds a table for each."""
+"""The languages of small talk and of the fallback. The folder ``phrases`` has a TOML file for each."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ _CODES = ("en", "de", "fr", "es", "zh")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _KANA_OR_HANGUL = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
 _WORD = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
-#: Number of characters that decide the language.
+#: Number of characters at the beginning of a text that are examined.
 _SAMPLE = 500
-#: Weight of a letter that English lacks, relative to a frequent word, and the weight that decides.
-_LETTER_WEIGHT, _DECISIVE = 0.5, 1.0
+#: The score of a letter that English lacks; a frequent word has the score 1.
+_LETTER_WEIGHT = 0.5
+#: The lowest score at which a text counts as another language than English.
+_DECISIVE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FixedReply:
-    """A fixed reply, and the number of example messages that follow it."""
+    """A fixed reply, and how many example messages follow it."""
 
     text: str
     examples: Literal["none", "some", "all"] = "none"
@@ -32,7 +34,7 @@ class FixedReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """The phrases of a language with their replies, and the fallback with a place for examples."""
+    """The phrases of a language with their replies, and the fallback reply."""
 
     phrases: tuple[tuple[Wordings, FixedReply], ...]
     fallback: str
@@ -52,7 +54,7 @@ def languages() -> Mapping[str, Language]:
 
 
 def language_of(text: str) -> Language:
-    """Return the language of a text; English in a doubtful case."""
+    """Return the language of a text; English if it is unclear."""
     sample = text[:_SAMPLE].lower()
     english, *others = (languages()[code] for code in _CODES if code != "zh")
     if _HAN.search(sample):

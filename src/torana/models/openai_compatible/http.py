@@ -20,18 +20,19 @@ from pydantic_ai.models import (
     _suggest_known_model_id_from_provider_error as nearest_known_name,  # pyright: ignore[reportPrivateUsage]
 )
 
-#: The longest wait in seconds that a server may request, and the wait without a request, which jitter makes
-#: up to a quarter shorter. Both are those of the OpenAI client.
+#: The longest wait in seconds that a server may request, as in the OpenAI client.
 _LONGEST_REQUESTED_WAIT = 120.0
+#: The wait in seconds if the server requests none, as in the OpenAI client. A random part of up to
+#: a quarter is subtracted.
 _WAIT = 0.5
 
 _TRANSIENT = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 async def send(client: httpx2.AsyncClient, request: httpx2.Request, *, retries: int) -> httpx2.Response:
-    """Return the response with its unread stream.
+    """Send a request, and return the response before its body is read.
 
-    A transient failure before the response is repeated after a pause. Raises ``httpx2.HTTPError``, also for a
+    After a transient failure, the request is repeated after a pause. Raises ``httpx2.HTTPError``, also for a
     status other than 2xx, after its body was read.
     """
     for left in range(retries, -1, -1):
@@ -45,7 +46,7 @@ async def send(client: httpx2.AsyncClient, request: httpx2.Request, *, retries: 
         if response.is_success:
             return response
         if not (left and _may_repeat(response)):
-            # Closes it too.
+            # This also closes the response.
             await response.aread()
             response.raise_for_status()
         await response.aclose()
@@ -55,7 +56,7 @@ async def send(client: httpx2.AsyncClient, request: httpx2.Request, *, retries: 
 
 @contextmanager
 def translate_errors(model: str, namespace: str) -> Generator[None]:
-    """Translate errors of HTTP and JSON into pydantic-ai's errors."""
+    """Translate errors of HTTP and of JSON to pydantic-ai's errors."""
     try:
         yield
     except httpx2.HTTPStatusError as error:
@@ -110,9 +111,9 @@ def _may_repeat(response: httpx2.Response) -> bool:
     wait = _requested_wait(response.headers)
     if wait is not None and _LONGEST_REQUESTED_WAIT < wait < math.inf:
         return False
-    told = response.headers.get("x-should-retry")
-    if told in ("true", "false"):
-        return told == "true"
+    hint = response.headers.get("x-should-retry")
+    if hint in ("true", "false"):
+        return hint == "true"
     return response.status_code in _TRANSIENT or response.is_server_error
 
 

@@ -18,6 +18,8 @@ from torana.skills.installation.archive import PACKED_LIMIT, UNPACKED_LIMIT
 from torana.skills.installation.sources import SkillSource, split_address
 
 SECONDS = 120.0
+#: Maximum memory, in bytes, of each process of git.
+MEMORY_LIMIT = 512 * 1024 * 1024
 #: The unpacked limit, plus the headers of a tar file.
 _TAR_LIMIT = UNPACKED_LIMIT + 4 * 1024 * 1024
 
@@ -30,9 +32,13 @@ _OPTIONS = (
     "maintenance.auto=false",
     "credential.helper=",
     "submodule.recurse=false",
+    # Each thread would reserve memory, which counts towards the limit.
+    "pack.threads=1",
+    "index.threads=1",
 )
 #: The kernel's limits for git and its children: KiB of memory, 512-byte blocks of a file, seconds of CPU time.
-_LIMITS = f"{{ ulimit -v 2097152; ulimit -f {PACKED_LIMIT // 512}; ulimit -t 60; }} 2>/dev/null"
+#: A repository of a few kilobytes can describe a billion files, or files of gigabytes.
+_LIMITS = f"{{ ulimit -v {MEMORY_LIMIT >> 10}; ulimit -f {PACKED_LIMIT // 512}; ulimit -t 60; }} 2>/dev/null"
 #: The first version of git with ``http.curloptResolve``.
 _PINNING = (2, 37)
 
@@ -99,7 +105,7 @@ class _Run:
         code, printed, told = await self._run(arguments)
         if code == 0:
             return printed
-        if await asyncio.to_thread(_is_full, self.repository):
+        if "out of memory" in told.lower() or await asyncio.to_thread(_is_full, self.repository):
             raise SkillInvalid(_TOO_LARGE)
         words = " ".join(told.split())[:300] or f"git ended with {code}"
         raise SkillInvalid(f"git could not fetch the source: {words}")

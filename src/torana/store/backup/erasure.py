@@ -26,7 +26,7 @@ from torana.store.rows.tokens import delete_codes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The numbers of deleted rows by kind, including replaced memories and revoked tokens."""
+    """The numbers of deleted rows by kind, including superseded memories and revoked tokens."""
 
     sessions: int
     turns: int
@@ -48,7 +48,7 @@ def unfinished_turns(connection: Connection, user: str) -> list[tuple[str, str]]
     """Return the owner and id of each unfinished turn of the user, the last of a session first."""
     rows = connection.execute(
         sa.select(turns.c.owner, turns.c.id)
-        .where(not_ended, _of(user))
+        .where(not_ended, _turns_of(user))
         .order_by(turns.c.session_id, turns.c.seq.desc())
     )
     return [(row.owner, row.id) for row in rows]
@@ -71,15 +71,15 @@ def revoke_tokens(connection: Connection, user: str, act: Act) -> int:
 def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -> ErasedUser | None:
     """Delete all data of a user and record it; return None, with nothing changed, if a turn has not ended.
 
-    Turns leave tombstones, idempotency keys lose the digest of their message, bound tokens lose their labels,
-    and notices of the gateway in chats are deleted because their place may name the user. Usage and the audit
-    record stay. ``tokens_revoked`` is only reported. Idempotent.
+    Tombstones of the turns remain. Idempotency keys lose the digest of their message, and bound tokens lose
+    their labels. Notices of the gateway in chats are deleted, because their place may name the user. Usage and
+    the audit record stay. ``tokens_revoked`` is only reported. A second call changes nothing more.
     """
     if unfinished_turns(connection, user):
         return None
     whole, shared = _sessions(connection, user)
     memory_index.clear(connection, owner_of(user))
-    deleted = delete_turns(connection, _of(user), act.at)
+    deleted = delete_turns(connection, _turns_of(user), act.at)
     message_index.scrub(connection)
     counts = Counts(
         sessions=len(whole),
@@ -96,10 +96,10 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     if whole:
         connection.execute(_DELETE_SESSION, [{"key": session_id} for session_id in whole])
     if shared:
-        connection.execute(_MEND, [{"key": session_id, "gone": user} for session_id in shared])
-    told = asdict(counts)
-    told["tokensRevoked"] = told.pop("tokens_revoked")
-    audit.record(connection, act, "user.erase", user, **told)
+        connection.execute(_REMOVE_USER, [{"key": session_id, "gone": user} for session_id in shared])
+    details = asdict(counts)
+    details["tokensRevoked"] = details.pop("tokens_revoked")
+    audit.record(connection, act, "user.erase", user, **details)
     return ErasedUser(counts=counts, turn_ids=deleted.turns)
 
 
@@ -113,14 +113,14 @@ def erased_among(connection: Connection, turn_ids: Iterable[str]) -> set[str]:
 
 
 def _forget_senders(connection: Connection, user: str) -> None:
-    """Delete the user's senders; of a denied sender keep only the denial."""
+    """Delete the user's senders. A denied sender stays denied, without its other data."""
     is_denied = senders.c.state == "denied"
     connection.execute(sa.delete(senders).where(of_user(user), ~is_denied))
     blank = {"name": "", "place": "", "account": "", "user": None}
     connection.execute(sa.update(senders).where(of_user(user), is_denied).values(blank))
 
 
-def _of(user: str) -> sa.ColumnElement[bool]:
+def _turns_of(user: str) -> sa.ColumnElement[bool]:
     own = sa.select(sessions.c.id).where(sessions.c.owner == owner_of(user))
     return (turns.c.user == user) | turns.c.session_id.in_(own)
 
@@ -146,10 +146,10 @@ _next_speaker = (
     .order_by(turns.c.seq)
     .limit(1)
 )
-#: Removes the user from the remaining sessions. ``shared`` stays: other users may still read them. History
-#: places after the last are assigned again, so ``fresh_from`` is limited to the end. ``summary_to`` changes, so
-#: that a summary in progress, made from deleted turns, is not stored.
-_MEND = (
+#: Removes the user from the remaining sessions. ``shared`` stays, because other users may still read them. New
+#: rows reuse the places that deleted rows had at the end of the history, so ``fresh_from`` is at most the next
+#: place. ``summary_to`` changes, so that an unfinished summary of deleted turns is not stored.
+_REMOVE_USER = (
     sa.update(sessions)
     .where(sessions.c.id == sa.bindparam("key"))
     .values(

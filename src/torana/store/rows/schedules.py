@@ -159,16 +159,16 @@ def due_reminders(connection: Connection, now: datetime, *, limit: int) -> list[
     return _due(connection.execute(_DUE_REMINDERS, {"now": now, "limit": limit}))
 
 
-def due_tasks(connection: Connection, now: datetime, *, at_once: int, of_one: int) -> list[Due]:
+def due_tasks(connection: Connection, now: datetime, *, at_once: int, per_user: int) -> list[Due]:
     """Return the due tasks, within limits on unanswered turns of schedules.
 
-    ``at_once`` limits all such turns, and ``of_one`` those of an owner and user; turns in channels where a turn
-    waits for approval do not count. The user with the fewest comes first.
+    ``at_once`` limits all such turns, and ``per_user`` those of an owner and user. Turns in channels where
+    a turn waits for approval do not count. The tasks of the user with the fewest such turns come first.
     """
     room = at_once - connection.execute(_UNANSWERED).scalar_one()
     if room <= 0:
         return []
-    return _due(connection.execute(_DUE_TASKS, {"now": now, "of_one": of_one, "limit": room}))
+    return _due(connection.execute(_DUE_TASKS, {"now": now, "per_user": per_user, "limit": room}))
 
 
 def next_try(connection: Connection, now: datetime) -> datetime | None:
@@ -323,7 +323,7 @@ _tasks = (
 )
 _DUE_TASKS = (
     sa.select(_tasks)
-    .where(_tasks.c.nth <= sa.bindparam("of_one"))
+    .where(_tasks.c.nth <= sa.bindparam("per_user"))
     .order_by(_tasks.c.nth, _tasks.c.try_at, _tasks.c.created_at, _tasks.c.id)
     .limit(sa.bindparam("limit"))
 )

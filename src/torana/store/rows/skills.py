@@ -27,7 +27,7 @@ class SkillDecision:
     subfolder: str | None = None
     #: The skill's directory in the directory of installed skills.
     folder: str | None = None
-    #: The digest of the files that were decided on.
+    #: The digest of the files that the decision applies to.
     digest: str
     state: SkillState
     #: The resources that its scripts may use, as JSON; None means no resources.
@@ -66,12 +66,12 @@ def remove(connection: Connection, slug: str, *, act: Act) -> None:
 
 
 def read_decisions(place: DatabasePlace) -> dict[str, SkillDecision]:
-    """Return all decisions; none if the database is missing or older than the table.
+    """Return all decisions; none if the database is missing or has no table of skills.
 
     Raises ``OperatorError`` if it cannot be read.
     """
-    return place.read(_listed_if_any) if place.exists() else {}
+    return place.read(_list_if_table_exists) if place.exists() else {}
 
 
-def _listed_if_any(connection: Connection) -> dict[str, SkillDecision]:
+def _list_if_table_exists(connection: Connection) -> dict[str, SkillDecision]:
     return list_decisions(connection) if sa.inspect(connection).has_table("skills") else {}

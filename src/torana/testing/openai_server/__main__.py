@@ -1,4 +1,4 @@
-"""Run the stand-in: ``python -m torana.testing.openai_server --port 8001``."""
+"""Run the test server: ``python -m torana.testing.openai_server --port 8001``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
         description="An OpenAI-compatible server without a language model, for tests and benchmarks.",
     )
     parser.add_argument(
-        "--port", type=int, default=0, help="the port on 127.0.0.1; 0 (default) takes a free one"
+        "--port", type=int, default=0, help="the port on 127.0.0.1; 0 (default) chooses a free port"
     )
     arguments = parser.parse_args()
     with OpenAIStandIn(port=arguments.port) as server, suppress(KeyboardInterrupt):

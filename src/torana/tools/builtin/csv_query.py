@@ -62,7 +62,9 @@ def query_csv(
     if column or group_by:
         raise ToolError("`column` and `group_by` need an `aggregate`: count, sum, mean, min or max.")
     if select and len(select) > len(table.header):
-        raise ToolError(f"`select` names {len(select):,} of {len(table.header):,} columns; name each one once.")
+        raise ToolError(
+            f"`select` names {len(select):,} of {len(table.header):,} columns; name each column at most once."
+        )
     return _format_rows([table.column(name) for name in select or table.header], rows)
 
 
@@ -146,7 +148,9 @@ def _holds(cell: str, sign: str, value: str, number: Decimal | None, column: str
     elif number is None or sign in ("=", "!="):
         order = (left > right) - (left < right)
     elif re.search(r"\d", cell):
-        raise ToolError(f"“{cell[:60]}” in the column {column} is not a number to be compared with {value}.")
+        raise ToolError(
+            f"“{cell[:60]}” in the column {column} is not a number, so it cannot be compared with {value}."
+        )
     else:
         return False
     return order in _ORDERS[sign]

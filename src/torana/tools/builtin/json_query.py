@@ -81,7 +81,9 @@ def _refuse_costly(query: str) -> None:
             f"A filter has at most {CONDITIONS_LIMIT} conditions and one path from $; ask for less."
         )
     if outside.count("..") > 1 or len(_LIST.findall(outside)) > 1:
-        raise ToolError("A path may hold one “..” and one list such as [0, 2]; name the steps in between.")
+        raise ToolError(
+            "A path can have one “..” and one list such as [0, 2]; replace further ones with names or an index."
+        )
 
 
 def _parse_json(text: str) -> Any:

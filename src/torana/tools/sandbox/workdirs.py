@@ -47,7 +47,7 @@ def make_workdir(*, group: int | None = None) -> Workdir:
             os.close(lock)
         shutil.rmtree(path, ignore_errors=True)
     else:
-        raise OSError(errno.ENOLCK, "no temporary directory can be locked")
+        raise OSError(errno.ENOLCK, f"cannot lock a new directory in {tempfile.gettempdir()}")
     if group is not None:
         os.chown(path, -1, group)
         path.chmod(_PASSABLE)

@@ -101,7 +101,7 @@ def uninstall(system: SystemFlag = False, as_json: JsonFlag = False) -> None:
 
 @app.command()
 def status(system: SystemFlag = False, as_json: JsonFlag = False) -> None:
-    """Print the state of the service. The exit code is the one of the init system's command."""
+    """Print the state of the service. The exit code is that of the init system's command."""
     init_system = find_init_system(system=system)
     _installer(init_system).check_installed()
     command = init_system.status_command()

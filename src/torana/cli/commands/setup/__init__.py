@@ -58,9 +58,9 @@ def setup(
 ) -> None:
     """Choose a language model, connect a chat platform, and write .env and torana.toml.
 
-    Each question has an option. Secrets are read from their variables, such as OPENAI_API_KEY or
-    TELEGRAM_BOT_TOKEN, from standard input, or from a hidden prompt. Nothing is written before all checks have
-    passed and you have seen the changes. Run the command again at any time.
+    Each question can be answered with an option. Secrets are read from their variables, such as
+    OPENAI_API_KEY or TELEGRAM_BOT_TOKEN, from standard input, or from a hidden prompt. Nothing
+    is written before all checks have passed and you have seen the changes. Run the command again at any time.
     """
     # Imported here so that the help of the command is printed at once.
     from torana.cli.commands.setup.steps import SetupOptions

@@ -141,7 +141,7 @@ def approve(
         bool,
         typer.Option(
             "--instructions-only",
-            help="Load only the instructions: grant nothing, and do not allow the scripts to run.",
+            help="Load only the instructions. The scripts may not run.",
         ),
     ] = False,
     yes: Yes = False,

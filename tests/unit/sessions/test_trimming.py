@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.sessions.cutting import first_kept
+from torana.sessions.trimming import first_to_keep
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ from torana.sessions.cutting import first_kept
     ],
 )
 def test_kept_items_fit_and_begin_at_a_round_place(sizes: list[int], room: int, first: int) -> None:
-    assert first_kept(sizes, range(1, len(sizes) + 1), room) == first
+    assert first_to_keep(sizes, range(1, len(sizes) + 1), room) == first
 
 
 def test_beginning_stays_for_several_items() -> None:
-    begins = [first_kept([1] * count, range(1, count + 1), 20) for count in range(21, 120)]
+    begins = [first_to_keep([1] * count, range(1, count + 1), 20) for count in range(21, 120)]
 
     assert begins == sorted(begins)
     assert len(set(begins)) <= 100 // 8 + 1
@@ -36,7 +36,7 @@ def test_beginning_stays_for_several_items() -> None:
 def test_kept_items_fill_more_than_half_of_the_room_unless_an_item_is_large(
     sizes: list[int], room: int, place: int
 ) -> None:
-    first = first_kept(sizes, range(place, place + len(sizes)), room)
+    first = first_to_keep(sizes, range(place, place + len(sizes)), room)
     kept = sum(sizes[first:])
 
     assert kept <= room or first == len(sizes) - 1
