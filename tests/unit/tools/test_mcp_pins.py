@@ -81,6 +81,16 @@ async def test_each_source_accepts_its_first_list(open_pins: Callable[..., Pins]
     assert await open_pins().load(first={}) == {"buy": "1"}
 
 
+async def test_file_does_not_contain_the_source(open_pins: Callable[..., Pins], tmp_path: Path) -> None:
+    file = tmp_path / "home" / "shop.json"
+    await open_pins(source="shop --key secret").load(first={"buy": "1"})
+    assert "secret" not in file.read_text()
+
+    write_file(file, '{"source": "shop --key secret", "tools": {"buy": "1"}}')
+    assert await open_pins(source="shop --key secret").load(first={"buy": "2"}) == {"buy": "1"}
+    assert "secret" not in file.read_text()
+
+
 async def test_source_of_any_length_is_stored(open_pins: Callable[..., Pins]) -> None:
     source = "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=100_000)) + "\udcff"
 

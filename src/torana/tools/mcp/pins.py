@@ -26,7 +26,8 @@ class Pins:
 
     A file in the data directory has a copy. It counts only if the database has no row, after an upgrade from a
     version without these rows, or after a restore of a backup from before the server was added: a changed tool
-    must not be accepted because the row is missing.
+    must not be accepted because the row is missing. Row and file have a digest of ``source``, which may contain
+    secrets.
     """
 
     def __init__(self, *, database: Database, path: Path, server: str, source: str) -> None:
@@ -70,18 +71,20 @@ class Pins:
         """Return the content of the file, None without one; an unreadable file accepts no tool."""
         try:
             document: Any = json.loads(self._path.read_bytes())
-            if document["source"] != self._source:
+            if document["source"] not in (self._source, self._key.source):
                 return None
-            return {
-                str(name): str(digest) for name, digest in cast("dict[Any, Any]", document["tools"]).items()
-            }
+            tools = cast("dict[Any, Any]", document["tools"])
+            known = {str(name): str(digest) for name, digest in tools.items()}
+            if document["source"] == self._source:  # a file of an earlier version
+                self._write_copy(known)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return {}
+        return known
 
     def _write_copy(self, known: Mapping[str, str]) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps({"source": self._source, "tools": dict(known)}, indent=1))
+        draft.write_text(json.dumps({"source": self._key.source, "tools": dict(known)}, indent=1))
         os.replace(draft, self._path)  # noqa: PTH105 - atomic replacement
