@@ -333,6 +333,53 @@ async def test_foreign_messages_are_ignored(open_side: Open, redis: RedisProcess
     assert follows.log.attempt("t") == 1
 
 
+@pytest.mark.parametrize(
+    ("id_", "document"),
+    [
+        pytest.param("1-500", "[" * 100_000, id="deep"),
+        pytest.param("1-500", '[[["x"], {}]]', id="type of an event"),
+        pytest.param("1-500", '[["approval.required", {}]]', id="approval without an id"),
+        pytest.param(
+            "1-500", "[" + ",".join(['["message.snapshot",{"text":"x"}]'] * 20_000) + "]", id="many values"
+        ),
+        pytest.param("18446744073709551615-1", "[]", id="highest attempt"),
+    ],
+)
+async def test_foreign_entry_does_not_disturb_other_turns(
+    open_side: Open, redis: RedisProcess, caplog: pytest.LogCaptureFixture, id_: str, document: str
+) -> None:
+    runs, follows = open_side(), open_side()
+    redis.execute("XADD", key_of("poisoned"), id_, "events", document)
+    for turn in ("poisoned", "t"):
+        follows.watch(turn)
+        follows.sharing.follow(turn)
+        runs.begin(turn)
+    redis.execute("PUBLISH", key_of("poisoned"), f"{id_} {document}")
+    redis.execute("CLIENT", "KILL", "TYPE", "pubsub")
+    runs.say("t", "a")
+
+    await follows.until_text("t", "a")
+    follows.log.append("poisoned", "turn.completed", {})
+    events = [event.type async for event in follows.log.follow("poisoned")]
+    assert events == ["turn.accepted", "turn.completed"]
+    assert "events_not_shared" not in caplog.messages
+
+
+async def test_key_of_another_type_does_not_disturb_other_turns(open_side: Open, redis: RedisProcess) -> None:
+    redis.execute("SET", key_of("poisoned"), "x")
+    runs, follows = open_side(), open_side()
+    for turn in ("poisoned", "t"):
+        follows.watch(turn)
+        follows.sharing.follow(turn)
+        runs.begin(turn)
+        runs.say(turn, "a")
+
+    await follows.until_text("t", "a")
+    runs.say("t", "b")
+    await follows.until_text("t", "ab")
+    assert runs.server.works
+
+
 # The same with turns on PostgreSQL.
 
 

@@ -7,9 +7,9 @@ A forbidden call fails with an error. There are three groups:
 - Programs that run in the kernel: bpf(2), filters of sockets and of system calls. No limit of a process covers
   the memory of their machine code, and some thousands of them can stop the kernel. Those of netfilter need a
   capability that a script lacks.
-- Memory that counts for no process: memfd, System V, anonymous memory that processes share (``madvise`` removes
-  it from the process and leaves it in memory), huge pages, queues of file events (inotify, fanotify),
-  asynchronous I/O, rules of Landlock, and pages that ``vmsplice``, ``splice``, ``tee`` and ``sendfile`` pass by
+- Memory that counts for no process: memfd, System V, huge pages, queues of file events (inotify, fanotify),
+  asynchronous I/O, rules of Landlock, anonymous memory that processes share (``madvise`` takes it from the
+  process and leaves it in memory), and pages that ``vmsplice``, ``splice``, ``tee`` and ``sendfile`` pass by
   reference: a few bytes can hold a large page. After the error of the last four, programs copy.
 
 Other kernel memory has a bound elsewhere:

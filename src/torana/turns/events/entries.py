@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast, get_args
 
+from torana.json_bounds import has_more_values
 from torana.messages import TERMINAL_EVENTS, EventType
 
 Event: TypeAlias = tuple[EventType, Mapping[str, Any]]
@@ -20,7 +21,19 @@ _PREFIX = "torana:turn:"
 #: The end of a turn comes from the database.
 _TYPES = frozenset(get_args(EventType)) - TERMINAL_EVENTS
 
-_WITH_TEXT = ("message.delta", "message.snapshot", "turn.resumed")
+#: The fields of events that readers rely on; all are texts.
+_FIELDS: Mapping[str, str] = {
+    "message.delta": "text",
+    "message.snapshot": "text",
+    "turn.resumed": "text",
+    "approval.required": "id",
+}
+
+#: The maximum number of values in an entry: more than fit into the events that wait.
+_VALUES = 50_000
+
+#: The maximum of both numbers of an id. Those of Redis have 64 bits.
+_HIGHEST = 2**63
 
 #: Adds the entry ``ARGV[1]`` with the events ``ARGV[2]``, deletes all earlier ones if ``ARGV[3]`` is 1, and
 #: returns the number of entries. Some ``ARGV[4]`` entries remain, for ``ARGV[5]`` seconds.
@@ -34,6 +47,9 @@ return redis.call('XLEN', KEYS[1])
 
 #: A part of the error of Redis for an id that is not above the last one.
 NOT_ABOVE = "equal or smaller"
+
+#: A part of the error of Redis for a key that another program has written, and that is no stream.
+NO_STREAM = "WRONGTYPE"
 
 
 def key_of(turn_id: str) -> str:
@@ -54,7 +70,10 @@ def write_id(attempt: int, number: int) -> str:
 def read_id(text: bytes) -> EntryId:
     """Return the attempt and the number of an id. Raises ``ValueError``."""
     attempt, _, number = text.partition(b"-")
-    return int(attempt), int(number)
+    entry = int(attempt), int(number)
+    if not 0 < min(entry) <= max(entry) <= _HIGHEST:
+        raise ValueError(text)
+    return entry
 
 
 def write_events(events: Sequence[Event]) -> str:
@@ -64,7 +83,12 @@ def write_events(events: Sequence[Event]) -> str:
 
 def read_events(document: bytes) -> list[Event]:
     """Return the events of an entry without those of unknown types. Raises ``ValueError`` if it has none."""
-    found: object = json.loads(document)
+    if has_more_values(document, _VALUES):
+        raise ValueError(document)
+    try:
+        found: object = json.loads(document)
+    except RecursionError as error:
+        raise ValueError(document) from error
     if not isinstance(found, list):
         raise ValueError(document)  # noqa: TRY004 - as for invalid JSON
     events = [_read_event(one) for one in cast("list[Any]", found)]
@@ -94,7 +118,7 @@ def merge_deltas(events: Iterable[Event]) -> list[Event]:
 def _read_event(value: Any) -> Event:
     try:
         type_, data = value
-        if type_ in _WITH_TEXT and not isinstance(data["text"], str):
+        if type_ in _FIELDS and not isinstance(data[_FIELDS[type_]], str):
             raise ValueError(value)
         return type_, dict(data)
     except (TypeError, KeyError) as error:

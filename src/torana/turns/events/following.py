@@ -12,6 +12,7 @@ from torana.aio import end_task
 from torana.store.redis.server import RedisServer, RedisUnavailable
 from torana.turns.events.base import EventLog
 from torana.turns.events.entries import (
+    NO_STREAM,
     EntryId,
     Event,
     key_of,
@@ -147,8 +148,16 @@ class EventFollower:
 
     async def _catch_up(self, client: Redis, turn_id: str) -> None:
         """Add the events of the stream after the last entry that was read."""
+        from redis import ResponseError
+
         attempt, number = self._followed[turn_id].id
-        found = await client.xrange(key_of(turn_id), min=write_id(attempt, number + 1))
+        try:
+            found = await client.xrange(key_of(turn_id), min=write_id(attempt, number + 1))
+        except ResponseError as error:
+            if NO_STREAM not in str(error):
+                raise
+            _log.debug("shared_events_unreadable", extra={"turn_id": turn_id})
+            return
         for id_, fields in cast("list[tuple[bytes, dict[bytes, bytes]]]", found):
             self._add(turn_id, id_, fields.get(b"events", b""))
 

@@ -12,7 +12,16 @@ from torana.aio import end_task
 from torana.messages import EventType
 from torana.store.redis.server import RedisServer, RedisUnavailable
 from torana.turns.events.base import EventLog
-from torana.turns.events.entries import ADD, NOT_ABOVE, Event, key_of, merge_deltas, write_events, write_id
+from torana.turns.events.entries import (
+    ADD,
+    NO_STREAM,
+    NOT_ABOVE,
+    Event,
+    key_of,
+    merge_deltas,
+    write_events,
+    write_id,
+)
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -192,7 +201,7 @@ class EventPublisher:
         for turn_id in deleted:
             self._deleted.pop(turn_id, None)
         for (turn_id, stream), length in zip(sent.items(), lengths, strict=True):
-            if length is None:  # another replica continues the turn
+            if length is None:  # usually because another replica continues the turn
                 self._streams.pop(turn_id, None)
             elif length == 1 < stream.number and not entries[turn_id].replaces:  # Redis has lost the others
                 stream.fall_back()
@@ -212,7 +221,10 @@ class EventPublisher:
 
 
 async def _execute(client: Redis, entries: Mapping[str, _Entry], deleted: Sequence[str]) -> list[int | None]:
-    """Return the length of each stream after its entry was added; None if Redis refused it as too old."""
+    """Return the length of each stream after its entry was added.
+
+    None if Redis refused it as too old, or because another program has written the key.
+    """
     pipeline = client.pipeline(transaction=False)
     for turn_id, entry in entries.items():
         replaces = int(entry.replaces)
@@ -221,7 +233,7 @@ async def _execute(client: Redis, entries: Mapping[str, _Entry], deleted: Sequen
         pipeline.unlink(*map(key_of, deleted))
     lengths: list[int | None] = []
     for result in await pipeline.execute(raise_on_error=False):
-        if isinstance(result, Exception) and NOT_ABOVE not in str(result):
+        if isinstance(result, Exception) and not any(one in str(result) for one in (NOT_ABOVE, NO_STREAM)):
             raise result
         lengths.append(None if isinstance(result, Exception) else int(result))
     return lengths[: len(entries)]
