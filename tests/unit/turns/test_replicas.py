@@ -166,6 +166,7 @@ async def test_turn_of_an_ended_replica_is_ended_and_taken_up_once(
         with psycopg.connect(postgres_url) as connection:
             connection.execute("ALTER TABLE turns DISABLE TRIGGER USER")  # the replicas must not notice it
             connection.execute("UPDATE turns SET replica = %s, cancel_requested = true", (replica,))
+            connection.execute("ALTER TABLE turns ENABLE TRIGGER USER")  # other tests use the same tables
 
     give("rep_ended")
     (left,) = await second.database.run(shared_turns.list_interrupted)
