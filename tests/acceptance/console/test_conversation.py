@@ -188,7 +188,9 @@ def test_message_steers_a_running_turn(serve: Serve, visit: Visits, model: Model
 
     visited = visit(serve(model(reply)).url, token=OPERATOR)
     visited.send("what is 6 * 7?")
-    visited.page.get_by_label("While the agent is busy").select_option("steer")
+    choice = visited.page.get_by_label("While the agent is busy")
+    choice.select_option("steer")
+    expect(choice).to_have_value("steer")
     visited.send("and in words")
     expect(visited.turn(1)).to_contain_text("waits for the one before")
     gate.open()
