@@ -71,7 +71,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "pairing_requested": "An unknown sender received a code. The command `approve` lets the sender talk.",
         "part_of_turn_end_not_written": "A part of a turn's end, such as its cost, could not be stored.",
         "preview_stopped": "A platform refused to show a reply in progress. The whole reply follows.",
-        "redis_lost": "Redis fails. Streams of turns of other replicas have no deltas until it works again.",
+        "redis_lost": "Redis fails. Until it works again, each replica applies the whole rate limits alone, "
+        "and streams of turns of other replicas have no deltas.",
         "redis_restored": "Redis works again.",
         "replica_ended": "The lease of another replica has ended. Its turns continue here.",
         "replicas_not_checked": "The check of the other replicas failed. It is repeated after a second.",

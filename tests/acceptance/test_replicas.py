@@ -22,6 +22,7 @@ from tests.standins.gate import Gate
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway, Person
+    from tests.redis_server import RedisProcess
 
 Eventually = Callable[[Callable[[], Any]], Any]
 Replicas = Callable[..., list["Gateway"]]
@@ -277,6 +278,20 @@ def test_approval_of_a_changed_mcp_tool_holds_on_all_replicas(
 
     eventually(lambda: offered_and_held(second) == (["echo", "new"], []))
     assert offered_and_held(first) == (["echo", "new"], [])
+
+
+def test_rate_limit_holds_for_all_replicas_together(
+    replicas: Replicas, person: type[Person], redis: RedisProcess
+) -> None:
+    gateways = replicas(2, TORANA_REDIS_URL=redis.url, TORANA_RATE_PER_USER="3")
+    people = cycle(person(url=gateway.url, user="ana") for gateway in gateways)
+
+    statuses: list[int] = []
+    for _, one in zip(range(6), people, strict=False):
+        with one.client() as client:
+            statuses.append(client.post("message", json=one.body("what is 6 * 7")).status_code)
+
+    assert statuses == [200] * 3 + [429] * 3
 
 
 def test_replicas_whose_clocks_differ_by_a_minute_share_their_work(

@@ -11,6 +11,8 @@ from torana.limits.policies import Limit, Limits, parse_limit
 from torana.limits.prices import Prices, parse_price
 from torana.limits.rates import MessageRates
 from torana.limits.request_tokens import RequestTokens
+from torana.limits.shared_rate_windows import SharedWindows
+from torana.store.redis.server import RedisServer
 
 #: The label of the limits that are counted in memory.
 _PER_MINUTE = "messages-minute"
@@ -25,8 +27,8 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def rates_of(settings: Settings) -> MessageRates:
-    """Return the limits of messages per minute."""
+def rates_of(settings: Settings, redis: RedisServer | None) -> MessageRates:
+    """Return the limits of messages per minute, which replicas share over Redis."""
     per_token = [
         limit.quota for limit in _parse_limits(settings.limits_per_token) if limit.label == _PER_MINUTE
     ]
@@ -34,6 +36,7 @@ def rates_of(settings: Settings) -> MessageRates:
         per_user=settings.rate_per_user,
         per_token=per_token[0] if per_token else 0,
         overall=settings.rate_global,
+        windows=SharedWindows(server=redis, cluster=settings.cluster or "") if redis else None,
     )
 
 

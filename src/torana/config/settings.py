@@ -128,8 +128,9 @@ class Settings(BaseModel):
     redis_url: RedisUrl = Field(
         default=None,
         description=(
-            "The address of a Redis or Valkey server that all replicas share. It carries the events of "
-            "running turns from one replica to another, and may lose its data."
+            "The address of a Redis or Valkey server that all replicas share. It counts messages for the rate "
+            "limits of all replicas, carries the events of running turns from one replica to another, and may "
+            "lose its data."
         ),
     )
     skills_dir: Directory = Field(

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from torana.errors import GatewayError, RateLimited
 from torana.limits.rate_limit_status import LimitStatus, Policy, headers
+from torana.limits.rate_windows import Counted, LocalWindows, RateWindows
 
-#: Number of windows at which empty windows are first removed.
-_WINDOWS = 10_000
 
-_MINUTE = 60.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedMessage:
+    """A message that the limits have counted, and their states."""
+
+    statuses: Sequence[LimitStatus]
+    _id: str
+    _policies: Sequence[Policy]
+    _windows: RateWindows
+
+    async def give_back(self) -> None:
+        """Stop to count the message."""
+        await self._windows.give_back(self._policies, self._id)
 
 
 class MessageRates:
-    """Sliding windows of one minute, in memory; a restart clears them.
-
-    They use the monotonic clock. No method awaits, so checking and counting a message is atomic.
-    """
+    """The limits per minute: those of the gateway, or with ``account`` the limit of each sender of it."""
 
     def __init__(
         self,
@@ -29,63 +34,51 @@ class MessageRates:
         per_user: int,
         overall: int,
         per_token: int = 0,
-        monotonic: Callable[[], float] = time.monotonic,
+        account: str | None = None,
+        windows: RateWindows | None = None,
     ) -> None:
         """0 disables a limit."""
         self._per_user = per_user
         self._per_token = per_token
         self._overall = overall
-        self._monotonic = monotonic
-        #: The times of counted messages by policy and key, oldest first.
-        self._windows: dict[tuple[str, str], deque[float]] = {}
-        self._sweep_at = _WINDOWS
+        self._account = account
+        self._windows = windows or LocalWindows()
 
-    def take(self, user: str | None, token: str | None = None) -> list[LimitStatus]:
-        """Count one message against every applicable limit, and return their states.
+    def of_senders(self, account: str, per_minute: int) -> MessageRates:
+        """Return the limit of each sender of an account, in the same kind of windows."""
+        return MessageRates(per_user=per_minute, overall=0, account=account, windows=self._windows)
+
+    async def take(self, user: str | None, token: str | None = None) -> CountedMessage:
+        """Count one message against every applicable limit.
 
         All limits are checked first, so a refused message consumes nothing. Raises ``RateLimited`` with
         ``Retry-After`` and the names of all violated policies.
         """
-        now = self._monotonic()
-        policies = self._check(user, token, now)
-        for policy in policies:
-            self._window(policy, now).append(now)
-        return self._standings(policies, now)
+        policies = self._policies(user, token)
+        counted = await self._windows.take(policies) if policies else Counted(statuses=[], refused=False)
+        _check(counted)
+        return CountedMessage(
+            statuses=counted.statuses, _id=counted.id, _policies=policies, _windows=self._windows
+        )
 
     def check(self, user: str | None, token: str | None = None) -> None:
-        """Raise ``RateLimited`` as ``take`` does, without counting a message."""
-        self._check(user, token, self._monotonic())
+        """Raise ``RateLimited`` if the messages that this replica has counted fill a limit."""
+        _check(self._windows.check(self._policies(user, token)))
 
-    @contextmanager
-    def count(self, user: str | None, token: str | None = None) -> Generator[list[LimitStatus]]:
+    @asynccontextmanager
+    async def count(self, user: str | None, token: str | None = None) -> AsyncGenerator[CountedMessage]:
         """Count a message as ``take`` does, and give it back if the body raises a ``GatewayError``."""
-        standings = self.take(user, token)
+        message = await self.take(user, token)
         try:
-            yield standings
+            yield message
         except GatewayError:
-            self.give_back(user, token)
+            await message.give_back()
             raise
-
-    def give_back(self, user: str | None, token: str | None = None) -> None:
-        """Remove the newest counted message, which was refused later."""
-        for policy in self._policies(user, token):
-            window = self._windows.get((policy.name, policy.key))
-            if window:
-                window.pop()
-
-    def _check(self, user: str | None, token: str | None, now: float) -> list[Policy]:
-        """Return the policies that apply; none of them is violated."""
-        self._sweep(now)
-        policies = self._policies(user, token)
-        violated = [policy for policy in policies if len(self._window(policy, now)) >= policy.quota]
-        if violated:
-            raise _refusal(self._standings(policies, now), violated)
-        return policies
 
     def _policies(self, user: str | None, token: str | None) -> list[Policy]:
         named: list[Policy] = []
         if user is not None:
-            named.append(Policy(name="user", quota=self._per_user, setting="TORANA_RATE_PER_USER", key=user))
+            named.append(self._user_policy(user))
         if token is not None:
             setting = "TORANA_LIMITS_PER_TOKEN"
             named.append(
@@ -94,42 +87,25 @@ class MessageRates:
         named.append(Policy(name="global", quota=self._overall, setting="TORANA_RATE_GLOBAL", key=""))
         return [policy for policy in named if policy.quota]
 
-    def _window(self, policy: Policy, now: float) -> deque[float]:
-        """Return the times of the messages that were counted in the last minute."""
-        window = self._windows.setdefault((policy.name, policy.key), deque())
-        while window and window[0] <= now - _MINUTE:
-            window.popleft()
-        return window
-
-    def _standings(self, policies: list[Policy], now: float) -> list[LimitStatus]:
-        standings: list[LimitStatus] = []
-        for policy in policies:
-            window = self._window(policy, now)
-            oldest = window[0] if window else now
-            reset = math.ceil(oldest + _MINUTE - now)
-            standings.append(LimitStatus(policy=policy, remaining=policy.quota - len(window), reset=reset))
-        return standings
-
-    def _sweep(self, now: float) -> None:
-        """Remove the windows of inactive users.
-
-        The next sweep happens when the number of windows has doubled, so its amortised cost is small.
-        """
-        if len(self._windows) < self._sweep_at:
-            return
-        since = now - _MINUTE
-        self._windows = {key: window for key, window in self._windows.items() if window and window[-1] > since}
-        self._sweep_at = max(_WINDOWS, 2 * len(self._windows))
+    def _user_policy(self, user: str) -> Policy:
+        if self._account is None:
+            return Policy(name="user", quota=self._per_user, setting="TORANA_RATE_PER_USER", key=user)
+        key = f"{self._account}:{user}"
+        return Policy(name="sender", quota=self._per_user, setting=f"per_minute of {self._account}", key=key)
 
 
-def _refusal(standings: list[LimitStatus], violated: list[Policy]) -> RateLimited:
-    wait = max(1, *(s.reset for s in standings if s.policy in violated))
-    named = " and ".join(f"{policy.quota} a minute ({policy.setting})" for policy in violated)
-    return RateLimited(
+def _check(counted: Counted) -> None:
+    """Raise ``RateLimited`` for a refused message."""
+    if not counted.refused:
+        return
+    violated = [status for status in counted.statuses if not status.remaining]
+    wait = max(1, *(status.reset for status in violated))
+    named = " and ".join(f"{status.policy.quota} a minute ({status.policy.setting})" for status in violated)
+    raise RateLimited(
         f"Too many messages: the limit is {named}. Try again in {wait} s.",
-        headers=headers(standings) | {"Retry-After": str(wait)},
+        headers=headers(counted.statuses) | {"Retry-After": str(wait)},
         extra={
             "retryAfterMs": wait * 1000,
-            "violatedPolicies": [policy.name for policy in violated],
+            "violatedPolicies": [status.policy.name for status in violated],
         },
     )

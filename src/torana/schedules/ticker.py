@@ -156,9 +156,8 @@ class Ticker:
     async def _process_due(self, due: Due, now: datetime) -> None:
         """Run a schedule, or record why it does not run."""
         schedule = due.schedule
-        assert schedule.due_at is not None  # noqa: S101 - only active schedules are due
         failures = _failures(due)
-        if schedule.missed == "skip" and schedule.due_at < self._awake_since - PUNCTUAL:
+        if schedule.missed == "skip" and schedule.run_at < self._awake_since - PUNCTUAL:
             await self._store(schedule, _record_missed(schedule, "the gateway was not running", now))
         elif failures >= FAILURES:
             why = f"paused: it failed {failures} times in a row; the last reason: {due.last_failure}"
@@ -238,13 +237,11 @@ def _settle_all(connection: Connection, was: Sequence[Schedule], now: Sequence[S
 
 def _correct_due_time(schedule: Schedule, now: datetime) -> Schedule:
     """Correct a schedule that may have been changed while the clock was ahead."""
-    assert schedule.due_at is not None  # noqa: S101 - only active schedules are due
-    assert schedule.try_at is not None  # noqa: S101 - set together with due_at
     due = None if schedule.cron is None else following(schedule, now)
-    if due is not None and due < schedule.due_at:
+    if due is not None and due < schedule.run_at:
         return replace(schedule, due_at=due, try_at=due, tries=0, dealt_at=now)
-    if schedule.try_at > schedule.due_at:
-        return replace(schedule, try_at=schedule.due_at)
+    if schedule.try_at is not None and schedule.try_at > schedule.run_at:
+        return replace(schedule, try_at=schedule.run_at)
     if schedule.cron is None and schedule.created_at > now + PUNCTUAL:
         # The intended time is unknown: “on Friday at 9” may be right, “in an hour” is not.
         return replace(schedule, reason=("created while the machine's clock was ahead; its time may be wrong"))
@@ -274,8 +271,7 @@ def _record_missed(schedule: Schedule, why: str, now: datetime) -> Schedule:
 
 def _inbound(schedule: Schedule, now: datetime) -> tuple[Inbound, str | None]:
     """Return the message of a run, and its reply if the schedule needs no agent."""
-    assert schedule.due_at is not None  # noqa: S101 - only active schedules are due
-    late = now - schedule.due_at > PUNCTUAL
+    late = now - schedule.run_at > PUNCTUAL
     content, text = schedule.text, None
     if schedule.kind == "remind":
         content = f"A reminder is due: {schedule.text}"
@@ -297,5 +293,4 @@ def _inbound(schedule: Schedule, now: datetime) -> tuple[Inbound, str | None]:
 
 
 def _due(schedule: Schedule) -> str:
-    assert schedule.due_at is not None  # noqa: S101 - only active schedules are due
-    return format_moment(schedule.due_at, ZoneInfo(schedule.timezone))
+    return format_moment(schedule.run_at, ZoneInfo(schedule.timezone))

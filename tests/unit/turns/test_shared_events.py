@@ -14,7 +14,7 @@ from tests.unit.turns.conftest import OpenReplica, Replica
 
 from torana.messages import Inbound, Turn, TurnEvent
 from torana.store.redis.server import RedisServer
-from torana.turns.events import following, publishing
+from torana.turns.events import publishing, worker
 from torana.turns.events.entries import key_of
 from torana.turns.events.memory import MemoryEventLog
 from torana.turns.events.sharing import RedisEventSharing
@@ -29,8 +29,7 @@ _PATIENCE = 20.0
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again at once while Redis fails."""
-    monkeypatch.setattr(publishing, "_RETRY", 0.01)
-    monkeypatch.setattr(following, "_RETRY", 0.01)
+    monkeypatch.setattr(worker, "_RETRY", 0.01)
 
 
 class Side:
@@ -101,12 +100,12 @@ async def test_deltas_reach_another_replica_in_order(open_side: Open) -> None:
     await follows.until_text("t", said)
 
 
-async def test_follower_that_comes_late_has_the_whole_text(open_side: Open) -> None:
+async def test_follower_that_comes_late_has_the_whole_text(open_side: Open, redis: RedisProcess) -> None:
     runs, follows = open_side(), open_side()
     runs.begin("t")
-    for text in ("a", "b", "c"):
+    for number, text in enumerate(("a", "b", "c"), start=1):
         runs.say("t", text)
-        await asyncio.sleep(0.03)
+        await until(lambda number=number: redis.execute("XLEN", key_of("t")) == number)
     follows.watch("t")
     follows.sharing.follow("t")
 
@@ -383,8 +382,11 @@ async def test_key_of_another_type_does_not_disturb_other_turns(open_side: Open,
 # The same with turns on PostgreSQL.
 
 
-async def read_all(replica: Replica, turn: Turn) -> list[TurnEvent]:
-    return [event async for event in replica.turns.reader.events(turn)]
+async def read_all(replica: Replica, turn: Turn, events: list[TurnEvent]) -> list[TurnEvent]:
+    """Add all events of a turn to ``events``, and return them."""
+    async for event in replica.turns.reader.events(turn):
+        events.append(event)
+    return events
 
 
 async def soon(task: Awaitable[list[TurnEvent]]) -> list[TurnEvent]:
@@ -413,12 +415,7 @@ async def test_stream_at_another_replica_has_the_deltas_and_the_tools(
     turn = await first.turns.accept(message())
     events: list[TurnEvent] = []
 
-    async def read() -> list[TurnEvent]:
-        async for event in second.turns.reader.events(turn):
-            events.append(event)
-        return events
-
-    reading = asyncio.ensure_future(read())
+    reading = asyncio.ensure_future(read_all(second, turn, events))
     for gate, text in zip(gates, ("one ", "one two ", "three"), strict=True):
         gate.set()
         await until(lambda text=text: shown_text(events).endswith(text))
@@ -443,12 +440,7 @@ async def test_turn_ends_and_its_stream_is_whole_if_redis_is_killed_meanwhile(
     turn = await first.turns.accept(message())
     events: list[TurnEvent] = []
 
-    async def read() -> list[TurnEvent]:
-        async for event in second.turns.reader.events(turn):
-            events.append(event)
-        return events
-
-    reading = asyncio.ensure_future(read())
+    reading = asyncio.ensure_future(read_all(second, turn, events))
     gates[0].set()
     await until(lambda: shown_text(events) == "one ")
 
@@ -467,7 +459,7 @@ async def test_turn_that_moves_to_the_followers_replica_is_streamed_from_there(
     first = await open_replica(["lost", asyncio.Event()], redis=redis.url)
     second = await open_replica([gate, "whole"], redis=redis.url)
     turn = await first.turns.accept(message())
-    reading = asyncio.ensure_future(read_all(second, turn))
+    reading = asyncio.ensure_future(read_all(second, turn, []))
     await until(lambda: second.turns.live.log.text(turn.id) == "lost")
 
     await first.turns.stop(grace=0)

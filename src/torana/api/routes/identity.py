@@ -62,7 +62,7 @@ async def create_sign_in_code(request: Request) -> SignInCodeBody:
         lifetime=LONGEST_SIGN_IN if body.expires_in is None else timedelta(seconds=body.expires_in),
     )
     principal = current_principal(request)
-    with services.rates.count(principal.user, principal.token):
+    async with services.rates.count(principal.user, principal.token):
         issued = await services.people.sign_ins.create(new, principal, act=act(request))
     return SignInCodeBody.from_code(issued)
 

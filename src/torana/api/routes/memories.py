@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
 from fastapi import Query, Request, Response
@@ -80,7 +80,7 @@ async def memories(
         return await _page(services.memory, user, subject, size, after)
     if after:
         raise InvalidField("`after` cannot be used with `query`: a search has one page. Raise `limit` instead.")
-    with _count_request(services, request):
+    async with _count_request(services, request):
         return await _search(services.memory, user, query, subject, size)
 
 
@@ -104,7 +104,7 @@ async def memories(
 async def remember(request: Request, response: Response, user: UserInPath) -> MemoryBody:
     services = services_of(request)
     body = await read_body(request, MemoryRequest, within=services.body_timeout)
-    with _count_request(services, request):
+    async with _count_request(services, request):
         kept = await services.memory.remember(
             user, body.text, subject=body.subject or "", turn_id=None, act=oversight(request)
         )
@@ -127,7 +127,7 @@ async def forget_memories(request: Request, user: UserInPath, query: _Doomed) ->
     services = services_of(request)
     if not query.strip():
         raise InvalidField("`query` is blank; it must name the memories to forget.")
-    with _count_request(services, request):
+    async with _count_request(services, request):
         gone = await services.memory.forget(user, query, act=oversight(request))
     return ForgottenBody(items=[MemoryBody.from_memory(memory) for memory in gone])
 
@@ -169,7 +169,7 @@ async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> Me
     change = await read_body(request, MemoryChange, within=services.body_timeout)
     text = change.text if "text" in change.model_fields_set else None
     subject = change.subject or "" if "subject" in change.model_fields_set else None
-    with _count_request(services, request):
+    async with _count_request(services, request):
         now = await services.memory.edit(
             user, memory_id, text=text, subject=subject, turn_id=None, act=oversight(request)
         )
@@ -186,12 +186,12 @@ async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> Me
 )
 async def forget_memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryBody:
     services = services_of(request)
-    with _count_request(services, request):
+    async with _count_request(services, request):
         gone = await services.memory.forget_one(user, memory_id, act=oversight(request))
     return MemoryBody.from_memory(gone)
 
 
-def _count_request(services: Services, request: Request) -> AbstractContextManager[object]:
+def _count_request(services: Services, request: Request) -> AbstractAsyncContextManager[object]:
     """Count the request like a message: it may ask a provider for vectors, and a search may take long."""
     principal = current_principal(request)
     return services.rates.count(principal.user, principal.token)

@@ -86,8 +86,9 @@ async def _find_by_key(services: Services, inbound: Inbound) -> Turn | None:
     found = await services.turns.reader.find_by_key(inbound)
     if found is None or found.failure is None or not by_code(found.failure.code).retryable:
         return found
-    with suppress(NotFailed), services.rates.count(inbound.user, inbound.token):
-        return await services.turns.retry(found.owner, found.id)
+    with suppress(NotFailed):
+        async with services.rates.count(inbound.user, inbound.token):
+            return await services.turns.retry(found.owner, found.id)
     return await services.turns.reader.get(found.owner, found.id)  # another request has retried it
 
 
@@ -96,10 +97,10 @@ async def _submit(services: Services, inbound: Inbound) -> tuple[Turn, Mapping[s
 
     A message that is refused, or whose key is known, is not counted.
     """
-    with services.rates.count(inbound.user, inbound.token) as rates:
-        submitted = await services.turns.submit(inbound, rates=rates)
+    async with services.rates.count(inbound.user, inbound.token) as message:
+        submitted = await services.turns.submit(inbound, rates=message.statuses)
     if not submitted.new:
-        services.rates.give_back(inbound.user, inbound.token)
+        await message.give_back()
         return submitted.turn, _REPLAYED
     return submitted.turn, headers(submitted.standings)
 

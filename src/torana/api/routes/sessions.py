@@ -177,7 +177,7 @@ async def fork_session(request: Request, session_id: Id) -> SessionBody:
     services = services_of(request)
     body = await read_optional_body(request, ForkBody, within=services.body_timeout)
     principal = current_principal(request)
-    with services.rates.count(principal.user, principal.token):
+    async with services.rates.count(principal.user, principal.token):
         made = await services.changes.fork(
             principal.view,
             session_id,

@@ -192,6 +192,6 @@ async def retry_turn(request: Request, turn_id: Id) -> TurnBody:
     services = services_of(request)
     principal = current_principal(request)
     failed = await services.turns.reader.get(principal.view, turn_id)
-    with services.rates.count(failed.user, principal.token):
+    async with services.rates.count(failed.user, principal.token):
         again = await services.turns.retry(principal.view, turn_id, act=oversight(request))
     return TurnBody.from_turn(again)

@@ -98,7 +98,7 @@ class Ingress:
         self._chats: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         #: The shortest delay of a message so far.
         self._lag = _SKEW
-        self._from_senders = MessageRates(per_user=settings.per_minute, overall=0)
+        self._from_senders = admission.rates.of_senders(account, settings.per_minute)
         #: Limits the gateway's own notices to one sender.
         self._notices = MessageRates(per_user=3, overall=60)
 
@@ -156,12 +156,12 @@ class Ingress:
         ):
             return
         try:
-            with self._from_senders.count(heard.sender.id):
+            async with self._from_senders.count(heard.sender.id):
                 await self._check_bounds(heard, message_files)
                 await self._files.fetch(message_files)
-                with self._rates.count(user) as standings:
+                async with self._rates.count(user) as message:
                     submitted = await self._turns.submit(
-                        self._inbound(heard, user, message_files), rates=standings
+                        self._inbound(heard, user, message_files), rates=message.statuses
                     )
         except (RateLimited, _Rejected) as error:
             await self._notify(heard, str(error))
@@ -239,7 +239,7 @@ class Ingress:
     async def _notify(self, heard: IncomingMessage, text: str) -> None:
         """Send the sender a notice, within the limit for notices."""
         try:
-            self._notices.take(heard.sender.id)
+            await self._notices.take(heard.sender.id)
         except GatewayError:
             return
         line, place = channel_of(self._account, heard.place), dump_place(heard.place)

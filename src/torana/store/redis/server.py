@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 #: The purposes for which the gateway uses the server.
-RedisPurpose = Literal["publish", "follow"]
+RedisPurpose = Literal["publish", "follow", "rates"]
 
 #: Parameters of redis-py; those in the address come first.
 _OPTIONS: dict[str, Any] = {
@@ -112,7 +112,8 @@ class RedisServer:
             seconds = time.perf_counter() - started
         except self._errors as error:
             raise OperatorError(
-                f"the Redis server {self} cannot be used: {error}; until it works, replicas share no deltas"
+                f"the Redis server {self} cannot be used: {error}; until it works, replicas share neither "
+                "deltas nor rate limits"
             ) from error
         finally:
             await self.close()

@@ -70,6 +70,12 @@ class Schedule:
         """Return the principal of its turns."""
         return f"{SCHEDULE_PRINCIPAL}{self.id}"
 
+    @property
+    def run_at(self) -> datetime:
+        """Return the next due time of an active schedule."""
+        assert self.due_at is not None  # noqa: S101 - only schedules without a next time have none
+        return self.due_at
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:

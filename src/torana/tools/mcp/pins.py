@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Mapping
 from functools import partial
 from hashlib import sha256
@@ -87,4 +86,4 @@ class Pins:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._path.with_suffix(".new")
         draft.write_text(json.dumps({"source": self._key.source, "tools": dict(known)}, indent=1))
-        os.replace(draft, self._path)  # noqa: PTH105 - atomic replacement
+        draft.replace(self._path)

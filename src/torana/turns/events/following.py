@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from torana.aio import end_task
-from torana.store.redis.server import RedisServer, RedisUnavailable
+from torana.store.redis.server import RedisServer
 from torana.turns.events.base import EventLog
 from torana.turns.events.entries import (
     NO_STREAM,
@@ -21,6 +20,7 @@ from torana.turns.events.entries import (
     turn_of,
     write_id,
 )
+from torana.turns.events.worker import RedisWorker
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 #: A channel without messages. The subscription shows that the connection works before a turn is followed.
 _IDLE = "torana:idle"
-
-#: Seconds before the connection is opened again.
-_RETRY = 1.0
 
 #: Seconds without a message after which the connection is checked.
 _QUIET = 5.0
@@ -51,34 +48,21 @@ class _Position:
         return number == 1 if attempt > last_attempt else number == last + 1
 
 
-class EventFollower:
+class EventFollower(RedisWorker):
     """Adds the events of followed turns to the log, each once and in order.
 
     One connection listens to the channels of all followed turns. After a subscription and after a gap the
     stream of the turn is read. If its first entries are gone, deltas are left out until a snapshot comes.
     """
 
-    def __init__(
-        self,
-        *,
-        server: RedisServer,
-        log: EventLog,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    _name = "event follower"
+
+    def __init__(self, *, server: RedisServer, log: EventLog) -> None:
         self._server = server
         self._log = log
-        self._pause = pause
         self._followed: dict[str, _Position] = {}
         #: Set when turns were added or removed.
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._keep_listening(), name="event follower")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            await end_task(self._task)
 
     def follow(self, turn_id: str) -> None:
         """Follow a turn until ``end``. The log has opened an attempt of it."""
@@ -91,16 +75,9 @@ class EventFollower:
         if self._followed.pop(turn_id, None) is not None:
             self._changed.set()
 
-    async def _keep_listening(self) -> None:
-        while True:
-            try:
-                async with self._server.use("follow") as client:
-                    await self._listen(client)
-            except RedisUnavailable:
-                pass
-            except Exception:  # noqa: BLE001 - a bug must not end the sharing
-                _log.exception("events_not_shared")
-            await self._pause(_RETRY)
+    async def _work(self) -> None:
+        async with self._server.use("follow") as client:
+            await self._listen(client)
 
     async def _listen(self, client: Redis) -> None:
         """Add events until the connection is lost."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torana.aio import end_task
 from torana.messages import EventType
 from torana.store.redis.server import RedisServer, RedisUnavailable
 from torana.turns.events.base import EventLog
@@ -22,15 +20,13 @@ from torana.turns.events.entries import (
     write_events,
     write_id,
 )
+from torana.turns.events.worker import RedisWorker
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 #: Seconds in which events are collected for one entry. The first event after a pause does not wait.
 _COLLECT = 0.02
-
-#: Seconds between two attempts while Redis fails.
-_RETRY = 1.0
 
 #: The memory in bytes of the events of one turn that wait for Redis. Beyond it the whole text is sent instead.
 _WAITING = 65_536
@@ -49,9 +45,6 @@ _DELETIONS = 10_000
 
 #: The approximate memory of an event without text.
 _EVENT = 200
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,35 +101,22 @@ class _Entry:
     replaces: bool
 
 
-class EventPublisher:
+class EventPublisher(RedisWorker):
     """Adds the events of running turns to Redis, in the order of their recording.
 
     It keeps at most ``_WAITING`` bytes for each turn while Redis is slow or fails. Afterwards a snapshot of the
     text replaces the missing events.
     """
 
-    def __init__(
-        self,
-        *,
-        server: RedisServer,
-        log: EventLog,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    _name = "event publisher"
+
+    def __init__(self, *, server: RedisServer, log: EventLog) -> None:
         self._server = server
         self._log = log
-        self._pause = pause
         self._streams: dict[str, _Stream] = {}
         #: The turns whose streams are to be deleted, the oldest first.
         self._deleted: dict[str, None] = {}
         self._due = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._keep_sending(), name="event publisher")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            await end_task(self._task)
 
     def begin(self, turn_id: str) -> None:
         """Begin the stream of an attempt that the log has opened."""
@@ -162,25 +142,14 @@ class EventPublisher:
             self._deleted[turn_id] = None
         self._due.set()
 
-    async def _keep_sending(self) -> None:
-        works = False
+    async def _work(self) -> None:
+        await self._server.probe("publish")
+        self._due.set()  # for what waits since a failure
         while True:
-            try:
-                if not works:
-                    await self._server.probe("publish")
-                    works = True
-                await self._due.wait()
-                self._due.clear()
-                await self._send()
-                await self._pause(_COLLECT)
-                continue
-            except RedisUnavailable:
-                pass
-            except Exception:  # noqa: BLE001 - a bug must not end the sharing
-                _log.exception("events_not_shared")
-            works = False
-            self._due.set()
-            await self._pause(_RETRY)
+            await self._due.wait()
+            self._due.clear()
+            await self._send()
+            await asyncio.sleep(_COLLECT)
 
     async def _send(self) -> None:
         """Send all that waits in one round trip. Raises ``RedisUnavailable``."""
