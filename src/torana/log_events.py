@@ -93,6 +93,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "settings_warning": "A setting is valid, but probably not intended.",
         "shared_events_unreadable": "Another program has written events of a turn to Redis. They were ignored.",
         "skill_not_loaded": "A skill is broken, and is not loaded.",
+        "skill_not_stored": "The folder of an installed skill could not be stored for other replicas.",
+        "skill_not_unpacked": "The stored files of an installed skill could not be unpacked into its folder.",
         "slow_connections_evicted": "All connections are in use. Slow and idle ones were closed.",
         "summary_failed": "The summary of a long session failed. A later turn repeats it.",
         "summary_not_affordable": "The user's limits have no room for a summary. A later turn repeats it.",

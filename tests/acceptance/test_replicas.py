@@ -19,6 +19,7 @@ import pytest
 from tests.postgres import PostgresServer
 from tests.standins import hostile_mcp
 from tests.standins.gate import Gate
+from tests.unit.skills.archives import tarred
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway, Person
@@ -33,6 +34,7 @@ from datetime import UTC, datetime, timedelta
 from torana import messages
 messages.utc_now = lambda: datetime.now(UTC) + timedelta(seconds={seconds})
 """
+_SKILL = "---\nname: tea\ndescription: Make tea.\n---\nBoil water.\n"
 _QUESTION = {"content": "what is 6 * 7"}
 ASKS = json.dumps([{"tool": "calculate", "permission": "ask"}])
 
@@ -278,6 +280,23 @@ def test_approval_of_a_changed_mcp_tool_holds_on_all_replicas(
 
     eventually(lambda: offered_and_held(second) == (["echo", "new"], []))
     assert offered_and_held(first) == (["echo", "new"], [])
+
+
+def test_installed_skill_is_loaded_by_all_replicas(
+    replicas: Replicas, person: type[Person], eventually: Eventually
+) -> None:
+    first, second = (person(url=gateway.url) for gateway in replicas(2))
+    with first.client() as client:
+        uploaded = client.post(
+            "v1/skills", content=tarred({"tea/SKILL.md": _SKILL}), headers={"Content-Type": "application/gzip"}
+        )
+        digest = uploaded.raise_for_status().json()["digest"]
+    with second.client() as client:
+        eventually(lambda: client.get("v1/skills/tea").status_code == 200)
+        client.post("v1/skills/tea/approve", json={"digest": digest}).raise_for_status()
+
+    for one in (first, second):
+        eventually(lambda one=one: "tea" in [skill["slug"] for skill in one.get("skills")])
 
 
 def test_rate_limit_holds_for_all_replicas_together(

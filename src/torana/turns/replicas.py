@@ -14,7 +14,7 @@ from torana.aio import wait_first
 from torana.errors import StoreUnavailable, TakenOver
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.postgres import replicas
-from torana.store.rows.extensions import mcp_pins
+from torana.store.rows.extensions import change_counts, mcp_pins
 from torana.store.rows.shared_turns import Changes, read_changes
 from torana.turns.approvals import Approvals
 from torana.turns.recovery import Recovery
@@ -74,6 +74,9 @@ class ReplicaWatch:
         #: Set by each check that finds a change of the accepted tools of MCP servers, and by the first check.
         self.accepted_tools = asyncio.Event()
         self._tool_changes: int | None = None
+        #: Set by each check that finds a change of the decisions on skills, and by the first check.
+        self.changed_skills = asyncio.Event()
+        self._skill_changes: int | None = None
 
     def start(self) -> None:
         """Begin to check, and to listen to other replicas."""
@@ -93,18 +96,17 @@ class ReplicaWatch:
         live = self._runner.live
         waited = [one.turn.id for one in live.entries() if one.task is None]
 
-        def look(connection: Connection) -> tuple[bool, int, Changes, list[replicas.Replica]]:
+        def look(connection: Connection) -> tuple[bool, tuple[int, int], Changes, list[replicas.Replica]]:
             erasures = replicas.renew(connection)
             changes = read_changes(connection, waited, hold=self._runner.claims_nothing)
             ended = [one for one in replicas.list_replicas(connection) if not one.alive]
-            return erasures, mcp_pins.count_changes(connection), changes, ended
+            counts = mcp_pins.count_changes(connection), change_counts.read(connection, "skills")
+            return erasures, counts, changes, ended
 
-        erasures, tool_changes, changes, ended = await self._database.run(look)
+        erasures, counts, changes, ended = await self._database.run(look)
         if erasures:
             self.erasures.set()
-        if tool_changes != self._tool_changes:
-            self._tool_changes = tool_changes
-            self.accepted_tools.set()
+        self._note_counts(*counts)
         live.end(changes.ended, elsewhere=True)
         live.forget(changes.deleted)
         for turn_id in changes.stopped:
@@ -116,6 +118,14 @@ class ReplicaWatch:
         await self._remove(ended)
         if changes.abandoned and not self._runner.claims_nothing:
             await self._recovery.start()
+
+    def _note_counts(self, tools: int, skills: int) -> None:
+        if tools != self._tool_changes:
+            self._tool_changes = tools
+            self.accepted_tools.set()
+        if skills != self._skill_changes:
+            self._skill_changes = skills
+            self.changed_skills.set()
 
     async def _remove(self, ended: list[replicas.Replica]) -> None:
         """Remove the replicas whose lease has ended for several checks."""

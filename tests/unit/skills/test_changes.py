@@ -560,7 +560,7 @@ async def test_cancelled_change_finishes_its_sweep_before_returning(
         sweep(*arguments, **more)
         swept.set()
 
-    monkeypatch.setattr("torana.skills.installation.installer.sweep", slowly)
+    monkeypatch.setattr("torana.skills.installation.decisions.sweep", slowly)
     disabling = asyncio.create_task(place.changes.disable("tea", act=ACT))
     await sweeps.wait()
     disabling.cancel()
@@ -573,9 +573,11 @@ async def test_cancelled_change_finishes_its_sweep_before_returning(
 async def test_cancelled_change_applies_what_it_stored(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await place.install_and_approve()
     run, reads, may_read = place.database.run, asyncio.Event(), asyncio.Event()
+    works: list[Callable[[Connection], Any]] = []
 
     async def slowly(work: Callable[[Connection], Any]) -> Any:
-        if work is rows.list_decisions:
+        works.append(work)
+        if works.count(rows.list_decisions) == 2:  # after the change
             reads.set()
             await may_read.wait()
         return await run(work)

@@ -53,7 +53,7 @@ def die(place: Path, where: str, newer: str) -> None:
         ("torana.skills.installation.staging.replace", False),  # after the rename
         ("torana.store.rows.extensions.skills.put", False),
         ("torana.store.rows.extensions.skills.record", False),
-        ("torana.skills.installation.installer.sweep", True),
+        ("torana.skills.installation.decisions.sweep", True),
     ],
 )
 def test_crash_at_any_step_leaves_a_complete_skill_or_none(

@@ -104,16 +104,21 @@ def unpack(archive: bytes, target: Path) -> None:
     Raises ``SkillInvalid`` for an archive that is too large, damaged, encrypted or in another format, and for
     one with a path outside the target, a duplicate name, a link, a device, or a sparse file.
     """
-    if len(archive) > PACKED_LIMIT:
-        raise SkillInvalid(
-            f"The archive has more than {PACKED_LIMIT >> 20} MiB; remove "
-            "the files that the skill does not need."
-        )
+    check_size(archive)
     try:
         _unpack(archive, _Writer(target))
     except _DAMAGED as error:
         what = str(error)[:200] or type(error).__name__
         raise SkillInvalid(f"The archive is damaged ({what}); fetch it again.") from error
+
+
+def check_size(archive: bytes) -> None:
+    """Raise ``SkillInvalid`` for an archive that is too large."""
+    if len(archive) > PACKED_LIMIT:
+        raise SkillInvalid(
+            f"The archive has more than {PACKED_LIMIT >> 20} MiB; remove "
+            "the files that the skill does not need."
+        )
 
 
 def _unpack(archive: bytes, writer: _Writer) -> None:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from torana.aio import run_uncancellable, wait_uncancellable
+from torana.aio import run_uncancellable
 from torana.errors import SkillChanged, SkillConflict, SkillRefused
 from torana.messages import utc_now
 from torana.skills.errors import SkillInvalid
 from torana.skills.grants import CHANGED, InstalledSkills, serialize_needs
+from torana.skills.installation.decisions import StoredDecisions
 from torana.skills.installation.fetching import Fetcher
 from torana.skills.installation.sources import read_source
-from torana.skills.installation.staging import Staged, stage, sweep
+from torana.skills.installation.staging import Staged, stage
 from torana.skills.installation.versions import SkillVersions, unknown_skill
 from torana.skills.library import Skills
 from torana.skills.skill import Skill
 from torana.skills.status import SkillStatuses
 from torana.store.engine.database import Database
 from torana.store.rows.audit import Act
-from torana.store.rows.extensions import skills as rows
 from torana.store.rows.extensions.skills import SkillDecision
 
 #: The origin of an uploaded archive.
@@ -35,8 +34,8 @@ INSTALLED_LIMIT = 500
 class SkillInstaller:
     """Makes all changes to the operator's decisions about skills, and records them in the audit record.
 
-    The database is authoritative: a folder that no row names is ignored and deleted, even after a crash.
-    ``fetcher`` fetches sources.
+    ``fetcher`` fetches sources. A change raises ``SkillConflict`` if another replica changes the same skill at
+    the same time.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class SkillInstaller:
         fetcher: Fetcher,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._database = database
         self._skills = skills
         self._installed = installed
         #: The statuses of the skills.
@@ -56,12 +54,15 @@ class SkillInstaller:
         self._versions = SkillVersions(statuses=self.standings)
         self._fetcher = fetcher
         self._clock = clock
-        self._one_at_a_time = asyncio.Lock()
+        self._decisions = StoredDecisions(database=database, skills=skills, installed=installed)
 
-    async def start(self) -> None:
-        """Load the stored decisions, and delete what a crash left of an installation."""
-        async with self._changing():
-            pass
+    async def start(self, *, changed_elsewhere: asyncio.Event | None = None) -> None:
+        """Apply the stored decisions, and follow other replicas, which set ``changed_elsewhere``."""
+        await self._decisions.start(changed_elsewhere)
+
+    async def stop(self) -> None:
+        """Stop following other replicas."""
+        await self._decisions.stop()
 
     async def install(self, source: str, *, path: str | None = None, act: Act) -> SkillDecision:
         """Fetch a skill and put it in quarantine. Raises ``SkillRefused`` or ``SkillConflict``."""
@@ -80,7 +81,7 @@ class SkillInstaller:
         self, archive: bytes, *, origin: str, path: str | None = None, act: Act
     ) -> SkillDecision:
         """Put the skill of an archive in quarantine. Raises ``SkillRefused`` or ``SkillConflict``."""
-        async with self._changing():
+        async with self._decisions.changing():
             staged = await self._stage(archive, path)
             slug = staged.skill.slug
             self._check_free(slug)
@@ -93,7 +94,9 @@ class SkillInstaller:
                 state="quarantine",
                 installed_at=self._clock(),
             )
-            return await self._store_decision(decision, act=act, action="skill.install", origin=origin)
+            return await self._decisions.put(
+                decision, act=act, action="skill.install", archive=staged.stored, origin=origin
+            )
 
     async def update(self, slug: str, *, act: Act) -> SkillDecision:
         """Fetch an installed skill again from its source.
@@ -112,7 +115,7 @@ class SkillInstaller:
 
         If the archive contains the current version, a newer version in quarantine is withdrawn.
         """
-        async with self._changing():
+        async with self._decisions.changing():
             decision = self._installed_one(slug)
             staged = await self._stage(archive, decision.subfolder)
             if staged.skill.slug != slug:
@@ -126,14 +129,16 @@ class SkillInstaller:
                     decision.next_digest,
                     replace(decision, next_folder=None, next_digest=None),
                 )
-                return await self._store_decision(decision, act=act, action="skill.update", withdrawn=withdrawn)
+                return await self._decisions.put(decision, act=act, action="skill.update", withdrawn=withdrawn)
             if new in (decision.digest, decision.next_digest):
                 return decision
             if decision.state == "quarantine":
                 decision = replace(decision, folder=staged.folder, digest=new)
             else:
                 decision = replace(decision, next_folder=staged.folder, next_digest=new)
-            return await self._store_decision(decision, act=act, action="skill.update", newer=new)
+            return await self._decisions.put(
+                decision, act=act, action="skill.update", archive=staged.stored, newer=new
+            )
 
     async def approve(self, slug: str, *, digest: str, grant: bool = True, act: Act) -> SkillDecision:
         """Approve a skill, and with ``grant`` its scripts and all of its needs.
@@ -142,7 +147,7 @@ class SkillInstaller:
         replaces the current one. Raises ``NotFound``, ``SkillConflict`` for a core skill, ``SkillRefused`` for
         a broken folder, and ``SkillChanged`` if no version has these files.
         """
-        async with self._changing():
+        async with self._decisions.changing():
             skill, newer = await asyncio.to_thread(self._versions.get, slug, digest)
             decision = self._installed.decision(slug) or _placed_by_hand(skill, at=self._clock())
             if newer:
@@ -153,7 +158,7 @@ class SkillInstaller:
 
     async def disable(self, slug: str, *, act: Act) -> SkillDecision:
         """Disable a skill. Raises ``NotFound``, or ``SkillConflict`` for a skill that is not active."""
-        async with self._changing():
+        async with self._decisions.changing():
             decision = self._installed.decision(slug)
             if decision is None:
                 decision = _placed_by_hand(await asyncio.to_thread(self._versions.only, slug), at=self._clock())
@@ -167,7 +172,7 @@ class SkillInstaller:
         Raises ``NotFound``, ``SkillConflict`` for a skill that is not disabled, and ``SkillChanged`` for an
         installed skill whose files changed.
         """
-        async with self._changing():
+        async with self._decisions.changing():
             decision = self._installed.decision(slug)
             if decision is not None and decision.folder is not None:
                 await self._check_unchanged(decision)
@@ -179,41 +184,12 @@ class SkillInstaller:
 
     async def remove(self, slug: str, *, act: Act) -> None:
         """Delete an installed skill. Raises ``NotFound``, or ``SkillConflict`` for other skills."""
-        async with self._changing():
-            self._installed_one(slug)
-            await self._database.run(partial(rows.remove, slug=slug, act=act))
+        async with self._decisions.changing():
+            await self._decisions.remove(self._installed_one(slug), act=act)
 
     async def _decide(self, decision: SkillDecision, *, act: Act, action: str, **detail: Any) -> SkillDecision:
         decided = replace(decision, decided_by=act.principal, decided_at=self._clock())
-        return await self._store_decision(decided, act=act, action=action, **detail)
-
-    async def _store_decision(
-        self, decision: SkillDecision, *, act: Act, action: str, **detail: Any
-    ) -> SkillDecision:
-        await self._database.run(partial(rows.put, decision=decision, act=act, action=action, **detail))
-        return decision
-
-    @asynccontextmanager
-    async def _changing(self) -> AsyncGenerator[None]:
-        """Run changes one at a time, and apply the stored decisions afterwards, also after an error.
-
-        A cancellation waits for that.
-        """
-        async with self._one_at_a_time:
-            try:
-                yield
-            finally:
-                await wait_uncancellable(asyncio.create_task(self._settle()))
-
-    async def _settle(self) -> None:
-        decided = await self._database.run(rows.list_decisions)
-        self._installed.decide(decided)
-        keep = {folder for decision in decided.values() for folder in decision.folders}
-        await run_uncancellable(partial(self._clear, keep))
-
-    def _clear(self, keep: set[str]) -> None:
-        self._skills.refresh()
-        sweep(self._installed.root, keep=keep)
+        return await self._decisions.put(decided, act=act, action=action, **detail)
 
     async def _stage(self, archive: bytes, path: str | None) -> Staged:
         try:

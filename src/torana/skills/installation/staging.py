@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -12,11 +13,15 @@ from pathlib import Path, PurePosixPath
 
 from torana.skills.errors import SkillInvalid
 from torana.skills.folder import is_hidden
-from torana.skills.installation.archive import unpack
+from torana.skills.installation.archive import check_size, unpack
+from torana.skills.installation.sources import pack_folder
 from torana.skills.skill import Skill, parse_skill, slug_in
 
 #: The maximum number of skills that a message names.
 _NAMED = 20
+
+#: The names of folders that ``stage`` gives.
+_FOLDER = re.compile(r"[a-z0-9-]{1,100}@[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +31,13 @@ class Staged:
     #: The name of the directory that contains only the skill's folder.
     folder: str
     skill: Skill
+    #: The files of the skill, for ``restore``.
+    archive: bytes
+
+    @property
+    def stored(self) -> tuple[str, bytes]:
+        """Return the folder and its archive."""
+        return self.folder, self.archive
 
 
 def stage(archive: bytes, *, root: Path, path: str | None) -> Staged:
@@ -46,11 +58,30 @@ def stage(archive: bytes, *, root: Path, path: str | None) -> Staged:
         slug = slug_in(found, folder="" if found == unpacked else found.name)
         found.rename(home / slug)
         skill = parse_skill(home / slug, source="user")
+        packed = pack_folder(home / slug)
+        check_size(packed)
         folder = f"{slug}@{secrets.token_hex(8)}"
         home.rename(root / folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return Staged(folder=folder, skill=replace(skill, path=root / folder / slug))
+    return Staged(folder=folder, skill=replace(skill, path=root / folder / slug), archive=packed)
+
+
+def restore(archive: bytes, *, root: Path, folder: str) -> None:
+    """Unpack the archive of a staged skill into its folder, completely or not at all. An existing folder stays.
+
+    Raises ``SkillInvalid``, also for the name of a folder that ``stage`` does not give.
+    """
+    if not _FOLDER.fullmatch(folder):
+        raise SkillInvalid(f"{folder!r} is not the name of an installed skill's folder; remove the skill.")
+    if (root / folder).exists():
+        return
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".incoming-") as scratch:
+        home = Path(scratch) / "home"
+        home.mkdir()
+        unpack(archive, home)
+        home.rename(root / folder)
 
 
 def skill_paths(archive: bytes) -> list[str]:

@@ -505,6 +505,24 @@ skills = sa.Table(
     sa.Column("next_digest", Text),
 )
 
+#: The files of installed skills: for each folder an archive, in parts that are numbered from 0. The data
+#: directory of each replica has a copy of the folder.
+skill_archives = sa.Table(
+    "skill_archives",
+    metadata,
+    sa.Column("folder", Text, primary_key=True),
+    sa.Column("number", Integer, primary_key=True),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+#: The number of changes of other rows, from which replicas notice them.
+change_counts = sa.Table(
+    "change_counts",
+    metadata,
+    sa.Column("subject", Text, primary_key=True),
+    sa.Column("number", Integer, nullable=False),
+)
+
 #: The accepted tools of MCP servers: the digest of each tool's definition (JSON). ``source`` is a digest of the
 #: server's address or command, and ``version`` counts the changes of the row. Rows are not deleted.
 mcp_pins = sa.Table(

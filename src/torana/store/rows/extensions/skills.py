@@ -13,8 +13,13 @@ from torana.store.engine.dialects import insert
 from torana.store.engine.places import DatabasePlace
 from torana.store.engine.tables import skills
 from torana.store.rows.audit import Act, record
+from torana.store.rows.extensions import change_counts, skill_archives
 
 SkillState = Literal["quarantine", "active", "disabled"]
+
+
+class Changed(Exception):
+    """The decision has changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +56,49 @@ def list_decisions(connection: Connection) -> dict[str, SkillDecision]:
     return {row["slug"]: SkillDecision(**row) for row in rows}
 
 
-def put(connection: Connection, decision: SkillDecision, *, act: Act, action: str, **detail: Any) -> None:
-    """Store the state of a skill, and record the action."""
+def put(
+    connection: Connection,
+    decision: SkillDecision,
+    *,
+    before: SkillDecision | None,
+    act: Act,
+    action: str,
+    archive: tuple[str, bytes] | None = None,
+    **detail: Any,
+) -> None:
+    """Store a decision in place of ``before``, and record the action.
+
+    ``archive`` is a folder of the decision and the archive of its files. Raises ``Changed``.
+    """
+    _check_unchanged(connection, decision.slug, before)
     values = asdict(decision)
     statement = insert(skills).values(values)
     connection.execute(statement.on_conflict_do_update(index_elements=["slug"], set_=values))
+    if archive is not None:
+        skill_archives.put(connection, *archive)
+    _count_change(connection)
     record(connection, act, action, decision.slug, digest=decision.digest, **detail)
 
 
-def remove(connection: Connection, slug: str, *, act: Act) -> None:
-    """Delete a skill's row, and record the action."""
-    connection.execute(sa.delete(skills).where(skills.c.slug == slug))
-    record(connection, act, "skill.remove", slug)
+def remove(connection: Connection, before: SkillDecision, *, act: Act) -> None:
+    """Delete a skill's row and its archives, and record the action. Raises ``Changed``."""
+    _check_unchanged(connection, before.slug, before)
+    connection.execute(sa.delete(skills).where(skills.c.slug == before.slug))
+    _count_change(connection)
+    record(connection, act, "skill.remove", before.slug)
+
+
+def _check_unchanged(connection: Connection, slug: str, before: SkillDecision | None) -> None:
+    row = connection.execute(sa.select(skills).where(skills.c.slug == slug)).mappings().first()
+    if (None if row is None else SkillDecision(**row)) != before:
+        raise Changed
+
+
+def _count_change(connection: Connection) -> None:
+    """Let other replicas notice the change, and delete the archives that no skill needs."""
+    folders = {folder for decision in list_decisions(connection).values() for folder in decision.folders}
+    skill_archives.delete_all_but(connection, folders)
+    change_counts.count(connection, "skills")
 
 
 def read_decisions(place: DatabasePlace) -> dict[str, SkillDecision]:
