@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,10 +60,11 @@ class Connections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillServices:
-    """The loaded skills, and the installer of skills."""
+    """The loaded skills, and the installer of skills. Reports on skills are made one at a time."""
 
     library: Skills
     changes: SkillInstaller
+    reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

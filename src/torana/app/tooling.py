@@ -87,7 +87,8 @@ def tool_groups(loaded: Loaded, means: ToolDependencies, python: PythonTools) ->
     guard = open_guard(settings)
     scripts = ScriptTools(
         skills=means.skills,
-        sandbox=Sandbox(bubblewrap=open_bubblewrap(settings), resolve=guard.resolve),
+        # A guard of its own, so that lookups of scripts do not take the threads of other lookups.
+        sandbox=Sandbox(bubblewrap=open_bubblewrap(settings), resolve=open_guard(settings).resolve),
         granted=means.granted,
         environ=loaded.provider_environ,
     )

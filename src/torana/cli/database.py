@@ -31,5 +31,7 @@ def backup_target(settings: Settings) -> BackupTarget:
     if settings.database_url is None:
         return SqliteBackupTarget(settings.data_dir)
     return PostgresBackupTarget(
-        url=PostgresUrl(settings.database_url.get_secret_value()), data_dir=settings.data_dir
+        url=PostgresUrl(settings.database_url.get_secret_value()),
+        data_dir=settings.data_dir,
+        cluster=settings.cluster,
     )

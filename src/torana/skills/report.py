@@ -162,13 +162,17 @@ def _in_text(name: str, text: str) -> Iterator[ReportFinding]:
     """Yield the findings in a text; comments come last, so that they displace no findings in code."""
     # Not splitlines: its other line ends would shift the line numbers that editors show.
     lines = enumerate(text.split("\n"), start=1)
+    seen = Counter[str]()
     for number, line in sorted(lines, key=lambda numbered: bool(_COMMENT.match(numbered[1]))):
         if len(line) > _LONG_LINE:
             yield ReportFinding(kind="long-line", file=name, line=number, excerpt=f"{len(line):,} characters")
         for start in range(0, max(len(line), 1), _PIECE):
             piece = line[start : start + _PIECE + _OVERLAP]
             for kind, at in find_suspicious(piece):
-                around = piece[max(0, at - 20) : at + _EXCERPT].strip()
-                yield ReportFinding(
-                    kind=kind, file=name, line=number, excerpt=escape_unprintable(around)[:_EXCERPT]
-                )
+                seen[kind] += 1  # ``_few`` shows no more than the first ones
+                excerpt = _excerpt(piece, at) if seen[kind] <= _OF_A_KIND else ""
+                yield ReportFinding(kind=kind, file=name, line=number, excerpt=excerpt)
+
+
+def _excerpt(text: str, at: int) -> str:
+    return escape_unprintable(text[max(0, at - 20) : at + _EXCERPT].strip())[:_EXCERPT]

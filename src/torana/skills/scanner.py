@@ -58,9 +58,9 @@ def _pattern(kind: str, words: str, *patterns: str) -> _Pattern:
 
 _FETCH = r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod)\b"
 _FETCHERS = "curl wget iwr irm invoke-"
-_SHELL = (
-    r"(?:sudo\s{1,3})?(?:/[\w/]{1,40}/)?(?:(?:ba|z|da|k|fi)?sh|python[\d.]{0,4}|perl|ruby|node|php|iex|pwsh)\b"
-)
+_SHELL = r"(?:(?:ba|z|da|k|fi)?sh|python[\d.]{0,4}|perl|ruby|node|php|iex|pwsh)\b"
+#: Only where a pattern has matched already: tried at each slash, the path would make a run of slashes slow.
+_PATH_OF_SHELL = r"(?:sudo\s{1,3})?(?:/[\w/]{1,40}/)?"
 _WANTED = (
     r"(?:system\s{1,3}prompts?|api[\s_-]{0,2}keys?|credentials?|secrets?|passwords?|private\s{1,3}keys?"
     r"|env(?:ironment)?\s{1,3}variables?)"
@@ -71,7 +71,7 @@ _PATTERNS = (
     _pattern(
         "pipes-to-shell",
         f"{_FETCHERS} urlopen .get( fetch(",
-        rf"{_FETCH}[^|\n]{{0,300}}\|\s{{0,9}}(?:tee\s[^|\n]{{0,99}}\|\s{{0,9}})?{_SHELL}",
+        rf"{_FETCH}[^|\n]{{0,300}}\|\s{{0,9}}(?:tee\s[^|\n]{{0,99}}\|\s{{0,9}})?{_PATH_OF_SHELL}{_SHELL}",
         rf"{_SHELL}\s{{0,9}}(?:-c\s{{0,9}})?[\"']?(?:<\(|\$\(|`)\s{{0,9}}{_FETCH}",
         rf"\b(?:eval|source|iex)\s{{0,9}}[\"'(]{{0,3}}(?:<\(|\$\(|`)?\s{{0,9}}{_FETCH}",
         r"\b(?:exec|eval)\s{0,3}\([^\n]{0,99}(?:urlopen|requests\.get|httpx\.get|fetch\()",

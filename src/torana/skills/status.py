@@ -20,6 +20,8 @@ _NOT_GRANTED_ANY_MORE = (
     "Its files changed after its scripts were approved, so they are not run; look at them with "
     "`torana skills show`, then approve it again."
 )
+#: The number of reports that are kept.
+_REPORTS = 50
 _SHADOWED = "A skill placed by hand has the same name and is loaded instead; remove one of them."
 
 
@@ -78,6 +80,8 @@ class SkillStatuses:
         self._skills = skills
         self._installed = installed
         self._core = frozenset(path.name for path in CORE_DIR.iterdir())
+        #: Reports by the digest of the files and the source, the oldest first. A report takes seconds.
+        self._reports: dict[tuple[str, Source], SkillReport] = {}
 
     def list_statuses(self) -> list[SkillStatus]:
         """Return the statuses of all skills, sorted by source and slug."""
@@ -112,9 +116,19 @@ class SkillStatuses:
         source: Source = "core" if path.parent == CORE_DIR else "user"
         try:
             skill = parse_skill(path, source=source)
-            return Look(skill=skill, report=report_on(skill, core=self._core if source == "user" else ()))
+            return Look(skill=skill, report=self._report_on(skill))
         except SkillInvalid:
             return None
+
+    def _report_on(self, skill: Skill) -> SkillReport:
+        key = skill.digest, skill.source
+        report = self._reports.pop(key, None)
+        if report is None:
+            report = report_on(skill, core=self._core if skill.source == "user" else ())
+        self._reports[key] = report
+        while len(self._reports) > _REPORTS:
+            self._reports.pop(next(iter(self._reports)), None)
+        return report
 
     def _all(self) -> Iterator[SkillStatus]:
         catalogue = self._skills.catalogue()

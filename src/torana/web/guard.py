@@ -16,8 +16,9 @@ from torana.web.interfaces import Interfaces, InterfacesUnreadable, read_interfa
 #: Resolves a name to addresses as text. Raises ``OSError`` if there are none.
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
-#: Seconds for a name lookup.
+#: Seconds for a name lookup, and the number of lookups of a guard at the same time.
 _LOOKUP = 10.0
+_LOOKUPS = 20
 
 #: At least two labels: a single label may name any machine of the local network.
 _NAME = re.compile(
@@ -45,7 +46,7 @@ class Guard:
     ) -> None:
         self._allow = frozenset(map(_plain, allow))
         self._deny = frozenset(map(_plain, deny))
-        self._resolver = resolver or system_resolver
+        self._resolver = resolver or SystemResolver()
         self._interfaces = interfaces
 
     async def resolve(self, host: str, port: int) -> list[str]:
@@ -108,12 +109,20 @@ class Guard:
         return [address for address in addresses if address is not None]
 
 
-async def system_resolver(name: str, port: int) -> list[str]:
-    """Return the system's addresses for a name. The lookup runs in a thread that a cancellation abandons."""
-    found = await anyio.to_thread.run_sync(
-        lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM), abandon_on_cancel=True
-    )
-    return [str(entry[4][0]) for entry in found]
+class SystemResolver:
+    """Resolves names by the system, in threads of its own: a lookup may take long and cannot be stopped."""
+
+    def __init__(self) -> None:
+        self._threads = anyio.CapacityLimiter(_LOOKUPS)
+
+    async def __call__(self, name: str, port: int) -> list[str]:
+        """Return the addresses of a name. A cancellation abandons the thread."""
+        found = await anyio.to_thread.run_sync(
+            lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM),
+            abandon_on_cancel=True,
+            limiter=self._threads,
+        )
+        return [str(entry[4][0]) for entry in found]
 
 
 def _plain(host: str) -> str:

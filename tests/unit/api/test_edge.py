@@ -126,6 +126,13 @@ async def test_request_is_logged_once(ask: Ask, caplog: pytest.LogCaptureFixture
     assert (line.levelno, fields["method"], fields["path"], fields["status"]) == (level, "GET", path, 200)
 
 
+async def test_long_path_is_shortened_in_the_log(ask: Ask, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    await ask(RequestScope(echo_path), "GET", "/" + "a" * 10_000)
+    [line] = [record for record in caplog.records if record.name == "torana.api.middleware.request_scope"]
+    assert vars(line)["path"] == "/" + "a" * 499 + "…"
+
+
 async def test_large_refused_body_is_partly_read_and_connection_closes(ask: Ask):
     headers = [("Content-Length", str(20 * MIB))]
     answer = await ask(UnreadBody(refuses), "POST", "/", headers, body=[b" " * 65_536] * 320)

@@ -409,6 +409,29 @@ def test_source_of_another_revision_is_refused(tmp_path: Path, empty_url: str) -
         sides.copy()
 
 
+def test_copy_belongs_to_the_deployment_of_its_settings(path: Path, empty_url: str) -> None:
+    source = SqlitePlace(path.parent)
+    write(source, fill)
+    target = PostgresCopyTarget(PostgresUrl(empty_url), cluster="staging")
+    place = PostgresPlace(empty_url, data_dir=path.parent, cluster="staging")
+    Sides(source, target, place, path.parent, empty_url).copy()
+
+    for cluster in ("production", None):
+        other = PostgresPlace(empty_url, data_dir=path.parent, cluster=cluster)
+        with pytest.raises(DatabaseUnusable, match="belongs to the cluster 'staging'"):
+            other.read(lambda connection: None)
+
+
+def test_database_of_another_deployment_is_no_target(path: Path, empty_url: str) -> None:
+    place = PostgresPlace(empty_url, data_dir=path.parent, cluster="production")
+    place.open().close()
+
+    with pytest.raises(DatabaseUnusable, match="belongs to the cluster 'production'"):
+        PostgresCopyTarget(PostgresUrl(empty_url), cluster="staging").open("source", restart=False)
+
+    place.read(lambda connection: None)
+
+
 def test_missing_source_is_refused(tmp_path: Path, postgres_url: str) -> None:
     target = PostgresCopyTarget(PostgresUrl(postgres_url))
 

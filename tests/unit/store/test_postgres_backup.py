@@ -579,6 +579,26 @@ def test_database_without_tables_is_created_by_a_restore(
         postgres_server.execute("DROP DATABASE fresh WITH (FORCE)")
 
 
+def test_database_of_another_deployment_is_neither_backed_up_nor_replaced(
+    postgres_server: PostgresServer, data_dir: Path, path: Path
+) -> None:
+    url = postgres_server.create("production")
+    try:
+        ours = PostgresBackupTarget(url=PostgresUrl(url), data_dir=data_dir, cluster="production")
+        theirs = PostgresBackupTarget(url=PostgresUrl(url), data_dir=data_dir, cluster="staging")
+        unnamed = PostgresBackupTarget(url=PostgresUrl(url), data_dir=data_dir)
+        restore(archive_of(path, data_dir), ours, data_dir)
+        backup = back_up(ours, data_dir)
+
+        for other in (theirs, unnamed):
+            with pytest.raises(DatabaseUnusable, match="belongs to the cluster 'production'"):
+                restore(backup, other, data_dir)
+            with pytest.raises(DatabaseUnusable, match="belongs to the cluster 'production'"):
+                back_up(other, data_dir)
+    finally:
+        postgres_server.execute("DROP DATABASE production WITH (FORCE)")
+
+
 def test_errors_do_not_contain_the_password(postgres_url: str, data_dir: Path, path: Path) -> None:
     url = PostgresUrl(postgres_url.replace("/tables", "/missing"))
     database = PostgresBackupTarget(url=url, data_dir=data_dir)

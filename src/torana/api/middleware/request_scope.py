@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 #: The maximum number of bytes to read from a body after refusing it.
 _LINGER_BYTES = 1024 * 1024
 
+#: The length of a path in the log. Masking a longer one would take milliseconds of the event loop.
+_PATH_LOGGED = 500
+
 #: Paths that monitoring requests again and again.
 _UNTRACED = frozenset({"/health", "/metrics"})
 
@@ -96,7 +99,7 @@ class RequestScope:
                 "request",
                 extra={
                     "method": scope["method"],
-                    "path": path,
+                    "path": path if len(path) <= _PATH_LOGGED else f"{path[:_PATH_LOGGED]}…",
                     "status": status,
                     "ms": round(seconds * 1000, 1),
                 },

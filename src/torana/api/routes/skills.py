@@ -214,7 +214,8 @@ async def disable_skill(request: Request, slug: Id) -> SkillDetailBody:
 
 
 async def _details(services: Services, slug: str) -> SkillDetailBody:
-    found = await anyio.to_thread.run_sync(services.skills.changes.standings.get, slug)
+    async with services.skills.reporting:
+        found = await anyio.to_thread.run_sync(services.skills.changes.standings.get, slug)
     if found is None:
         raise unknown_skill(slug)
     return SkillDetailBody.from_details(found)

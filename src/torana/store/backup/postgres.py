@@ -35,16 +35,19 @@ _REASON = 200
 class PostgresBackupTarget(BackupTarget):
     """A PostgreSQL database. It is replaced in one transaction, and never while a gateway uses it."""
 
-    def __init__(self, *, url: PostgresUrl, data_dir: Path) -> None:
+    def __init__(self, *, url: PostgresUrl, data_dir: Path, cluster: str | None = None) -> None:
+        """``cluster`` is the name of the deployment; the database of another one is refused."""
         self._url = url
         self._data_dir = data_dir
+        self._cluster = cluster
 
     def __str__(self) -> str:
         return f"PostgreSQL {self._url} and {self._data_dir}"
 
     def check_there(self) -> None:
         """Raise ``OperatorError`` if there are no tables, or those of another version."""
-        current = read_tables(self._url, partial(schema.revision, target=str(self._url)))
+        revision_of = partial(schema.revision, target=str(self._url))
+        current = read_tables(self._url, revision_of, cluster=self._cluster)
         if current != HEAD:
             raise DatabaseUnusable(
                 f"the PostgreSQL database {self._url} is at revision {current}, and this version backs up "
@@ -62,7 +65,7 @@ class PostgresBackupTarget(BackupTarget):
         A file beside ``new`` makes the next start refuse to run after a crash in between.
         """
         kept = self._data_dir / f"{DATABASE_NAME}{suffix}"
-        with _open_writer(self._url) as (writer, connection), ExitStack() as undo:
+        with _open_writer(self._url, self._cluster) as (writer, connection), ExitStack() as undo:
             with _errors_of(self._url):
                 # A slow disk must not end the session: no gateway waits for its locks.
                 connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -101,9 +104,10 @@ class PostgresBackupTarget(BackupTarget):
 
 
 @contextmanager
-def _open_writer(url: PostgresUrl) -> Generator[tuple[Writer, Connection]]:
+def _open_writer(url: PostgresUrl, cluster: str | None) -> Generator[tuple[Writer, Connection]]:
     """Take the right to write, and begin a transaction. Raises ``DatabaseBusy`` while a gateway has it."""
-    writer = Writer(url, purpose="restore", replicated=False)
+    prepare = partial(schema.prepare_cluster, cluster=cluster)
+    writer = Writer(url, purpose="restore", replicated=False, prepare=prepare)
     try:
         with _errors_of(url):
             connection = writer.begin()

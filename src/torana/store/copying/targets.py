@@ -98,8 +98,10 @@ class SqliteCopyTarget(CopyTarget):
 class PostgresCopyTarget(CopyTarget):
     """A PostgreSQL database without data. No other process uses it while it is open."""
 
-    def __init__(self, url: PostgresUrl) -> None:
+    def __init__(self, url: PostgresUrl, *, cluster: str | None = None) -> None:
+        """``cluster`` is the name of the deployment; the database of another one is refused."""
         self._url = url
+        self._cluster = cluster
 
     def __str__(self) -> str:
         return f"PostgreSQL {self._url}"
@@ -107,6 +109,7 @@ class PostgresCopyTarget(CopyTarget):
     def open(self, source: str, *, restart: bool) -> Database:
         def prepare(connection: Connection, target: str) -> None:
             _prepare_postgres(connection, target, source, restart=restart)
+            schema.claim_cluster(connection, target, self._cluster)
 
         return PostgresDatabase(url=self._url, purpose=PURPOSE, prepare=prepare)
 

@@ -98,7 +98,7 @@ class PostgresPlace(DatabasePlace):
         self._url = PostgresUrl(url)
         self._data_dir = data_dir
         self._replicated = replicated
-        self._prepare = partial(schema.prepare_cluster, cluster=cluster)
+        self._cluster = cluster
 
     def __str__(self) -> str:
         return f"PostgreSQL {self._url}"
@@ -106,10 +106,11 @@ class PostgresPlace(DatabasePlace):
     def open(self, *, purpose: str = GATEWAY) -> Database:
         refuse_unfinished_restore(self._data_dir)
         replicated = self._replicated and purpose == GATEWAY
-        return PostgresDatabase(url=self._url, purpose=purpose, replicated=replicated, prepare=self._prepare)
+        prepare = partial(schema.prepare_cluster, cluster=self._cluster)
+        return PostgresDatabase(url=self._url, purpose=purpose, replicated=replicated, prepare=prepare)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        return read_tables(self._url, work)
+        return read_tables(self._url, work, cluster=self._cluster)
 
     def exists(self) -> bool:
         return check_tables(self._url)

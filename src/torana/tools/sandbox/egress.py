@@ -1,8 +1,8 @@
 """The network access of a sandbox: an HTTP proxy that connects only to granted hosts.
 
 It accepts ``CONNECT`` (RFC 9110, 9.3.6) and plain HTTP in absolute form (RFC 9112, 3.2.2) on a Unix socket that
-only the sandbox of this run can use. A host is resolved once for each connection, and the proxy connects to one
-of the checked addresses.
+only the sandbox of this run can use. A host is resolved once in a run, and the proxy connects to one of the
+checked addresses.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class Egress:
     def __init__(self, *, hosts: Iterable[str], resolve: Resolve) -> None:
         self._granted = frozenset(place for host in hosts for place in _places(host))
         self._resolve = resolve
+        self._addresses: dict[str, Sequence[str]] = {}
+        #: One lookup at a time: each occupies a thread of all runs.
+        self._looking_up = asyncio.Lock()
         self._refused: dict[str, None] = {}
         self._open: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -107,7 +110,7 @@ class Egress:
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         # A granted IP address is used directly, even if it is not public.
-        addresses = [host] if _is_address(host) else await self._resolve(host, port)
+        addresses = [host] if _is_address(host) else await self._look_up(host, port)
         failure = OSError("the host has no address")
         for address in addresses:
             try:
@@ -115,6 +118,12 @@ class Egress:
             except OSError as error:
                 failure = error
         raise failure
+
+    async def _look_up(self, host: str, port: int) -> Sequence[str]:
+        async with self._looking_up:
+            if host not in self._addresses:
+                self._addresses[host] = await self._resolve(host, port)
+            return self._addresses[host]
 
 
 def _places(host: str) -> list[tuple[str, int]]:

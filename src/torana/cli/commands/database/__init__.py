@@ -80,7 +80,7 @@ def _sides(settings: Settings, to: Kind) -> tuple[DatabasePlace, CopyTarget]:
     url = settings.database_url.get_secret_value()
     data_dir = settings.data_dir.absolute()
     if to is Kind.POSTGRESQL:
-        return SqlitePlace(data_dir), PostgresCopyTarget(PostgresUrl(url))
+        return SqlitePlace(data_dir), PostgresCopyTarget(PostgresUrl(url), cluster=settings.cluster)
     return PostgresPlace(url, data_dir=data_dir, cluster=settings.cluster), SqliteCopyTarget(data_dir)
 
 

@@ -9,8 +9,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from torana.errors import DatabaseUnusable
+from torana.store.engine.migrate import HEAD
 from torana.store.engine.postgres.connection import PostgresUrl
-from torana.store.engine.postgres.schema import revision
+from torana.store.engine.postgres.schema import check_cluster, revision
 
 if TYPE_CHECKING:
     import psycopg
@@ -18,17 +19,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def read_tables(url: PostgresUrl, work: Callable[[Connection], T]) -> T:
-    """Return the result of ``work``, which sees the database at one moment.
+def read_tables(url: PostgresUrl, work: Callable[[Connection], T], *, cluster: str | None = None) -> T:
+    """Return the result of ``work``, which sees the database of the deployment ``cluster`` at one moment.
 
-    Raises ``DatabaseUnusable`` for a database without tables or that cannot be read, and ``DatabaseTooNew``.
+    Raises ``DatabaseUnusable`` for a database without tables, that cannot be read, or of another deployment,
+    and ``DatabaseTooNew``.
     """
 
     def read(connection: Connection) -> T:
-        if revision(connection, str(url)) is None:
+        current = revision(connection, str(url))
+        if current is None:
             raise DatabaseUnusable(
                 f"the PostgreSQL database {url} has no tables yet; start the gateway with `torana serve`"
             )
+        if current == HEAD:  # earlier ones may not have the name
+            check_cluster(connection, str(url), cluster)
         return work(connection)
 
     return read_database(url, read)

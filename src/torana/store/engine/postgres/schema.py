@@ -71,10 +71,22 @@ def prepare_cluster(connection: Connection, target: str, *, cluster: str | None)
     Raises ``DatabaseUnusable`` for the database of another deployment.
     """
     prepare(connection, target)
-    stored = connection.exec_driver_sql("SELECT name FROM cluster").scalar()
-    if stored is None and cluster is not None:
+    claim_cluster(connection, target, cluster)
+
+
+def claim_cluster(connection: Connection, target: str, cluster: str | None) -> None:
+    """Store the name of the deployment if there is none yet. Raises as ``check_cluster`` does."""
+    if check_cluster(connection, target, cluster) is None and cluster is not None:
         connection.exec_driver_sql("INSERT INTO cluster VALUES (%s)", (cluster,))
-    elif stored != cluster:
+
+
+def check_cluster(connection: Connection, target: str, cluster: str | None) -> str | None:
+    """Return the stored name of the deployment, if there is one.
+
+    Raises ``DatabaseUnusable`` for the database of another deployment.
+    """
+    stored = connection.exec_driver_sql("SELECT name FROM cluster").scalar()
+    if stored is not None and stored != cluster:
         own = f"{cluster!r}" if cluster else "without a name"
         raise DatabaseUnusable(
             f"the PostgreSQL database {target} belongs to the cluster {stored!r}, and this gateway is {own}. "
@@ -82,6 +94,7 @@ def prepare_cluster(connection: Connection, target: str, *, cluster: str | None)
             f"TORANA_CLUSTER={stored}. If the database is a copy for another cluster, "
             "change the name in its table cluster"
         )
+    return None if stored is None else str(stored)
 
 
 def check_upgrade(connection: Connection, target: str) -> None:

@@ -1,0 +1,70 @@
+"""The proxy of a sandbox looks a host up once in a run, one host at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from torana.tools.sandbox.egress import Egress
+from torana.web import Unreachable
+
+HOSTS = ["one.example.com:81", "two.example.com:81"]
+
+
+class Lookups:
+    """Notes the lookups; each fails while ``fails`` is true, and has no reachable address otherwise."""
+
+    def __init__(self) -> None:
+        self.hosts: list[str] = []
+        self.most = self.running = 0
+        self.fails = False
+
+    async def resolve(self, host: str, _port: int) -> Sequence[str]:
+        self.hosts.append(host)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        if self.fails:
+            raise Unreachable(host)
+        return ["127.0.0.1"]
+
+
+@pytest.fixture
+def lookups() -> Lookups:
+    return Lookups()
+
+
+async def connect(path: Path, host: str) -> bytes:
+    """Return the first line of the proxy's answer."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(f"CONNECT {host} HTTP/1.1\r\n\r\n".encode())
+    line = await reader.readline()
+    writer.close()
+    return line
+
+
+async def test_connections_to_the_same_host_share_a_lookup(tmp_path: Path, lookups: Lookups) -> None:
+    egress = Egress(hosts=HOSTS, resolve=lookups.resolve)
+    await egress.open(tmp_path / "proxy")
+
+    answers = await asyncio.gather(*(connect(tmp_path / "proxy", host) for host in HOSTS * 10))
+
+    assert all(answer.startswith(b"HTTP/1.1 502") for answer in answers)  # nothing listens on port 81
+    assert sorted(lookups.hosts) == ["one.example.com", "two.example.com"]
+    assert lookups.most == 1
+    await egress.close()
+
+
+async def test_failed_lookup_is_repeated(tmp_path: Path, lookups: Lookups) -> None:
+    lookups.fails = True
+    egress = Egress(hosts=HOSTS, resolve=lookups.resolve)
+    await egress.open(tmp_path / "proxy")
+    await connect(tmp_path / "proxy", HOSTS[0])
+    await connect(tmp_path / "proxy", HOSTS[0])
+
+    assert lookups.hosts == ["one.example.com"] * 2
+    await egress.close()
