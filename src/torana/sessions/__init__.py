@@ -77,7 +77,7 @@ class Sessions:
 
         limit = self._history_messages // 2 + 1
         work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
-        newest = await self._database.run(work)
+        newest = await self._database.read(work)
         chosen = self._fit(newest)
         is_cut = len(chosen) < len(newest.history) or len(newest.history) == limit
         turns_of = [

@@ -56,7 +56,7 @@ class TurnJournal:
         turn: Turn,
         entries: JournalEntries,
         budgets: Budgets,
-        is_steered: Callable[[], bool],
+        is_steered: Callable[[], Awaitable[bool]],
         on_settled: Callable[[], None],
         asking: Asking,
         request: RequestTokens | None = None,
@@ -87,7 +87,7 @@ class TurnJournal:
         run: Persists,
         turn: Turn,
         budgets: Budgets,
-        is_steered: Callable[[], bool],
+        is_steered: Callable[[], Awaitable[bool]],
         on_settled: Callable[[], None],
         asking: Asking,
         request: RequestTokens | None = None,
@@ -111,7 +111,7 @@ class TurnJournal:
 
     async def steers(self, step: int) -> Sequence[Turn]:
         """Return the messages that were added to the running turn; query the database only if there are any."""
-        if not self._is_steered():
+        if not await self._is_steered():
             return ()
         return await self._run(partial(take_steers, turn=self._turn, step=step))
 

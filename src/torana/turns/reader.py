@@ -43,7 +43,7 @@ class TurnReader:
 
     async def find_by_platform_message(self, account: str, message: str) -> Turn | None:
         """Return the turn that an account's connector created for a platform message, if there is one."""
-        return await self._database.run(
+        return await self._database.read(
             partial(rows.find_by_platform_message, account=account, message=message)
         )
 
@@ -52,7 +52,7 @@ class TurnReader:
 
         Raises ``NotFound``, also for another owner's turn, and ``Erased`` for a deleted turn.
         """
-        turn = await self._database.run(partial(rows.get, owner=owner, turn_id=turn_id))
+        turn = await self._database.read(partial(rows.get, owner=owner, turn_id=turn_id))
         return turn or await self.raise_missing(owner, turn_id)
 
     async def list_turns(
@@ -82,7 +82,7 @@ class TurnReader:
 
     async def raise_missing(self, owner: str, turn_id: str) -> NoReturn:
         """Raise ``Erased`` for a turn that was deleted, else ``NotFound``."""
-        if await self._database.run(partial(session_deletion.is_erased, owner=owner, turn_id=turn_id)):
+        if await self._database.read(partial(session_deletion.is_erased, owner=owner, turn_id=turn_id)):
             raise Erased(f"the turn {turn_id!r} was erased")
         raise NotFound(f"there is no turn {turn_id!r}")
 

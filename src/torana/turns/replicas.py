@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
@@ -14,8 +14,7 @@ from torana.aio import wait_first
 from torana.errors import StoreUnavailable, TakenOver
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.postgres import replicas
-from torana.store.rows.extensions import change_counts, mcp_pins
-from torana.store.rows.shared_turns import Changes, read_changes
+from torana.store.rows.shared_turns import Changes, Signs, read_changes, read_signs
 from torana.turns.approvals import Approvals
 from torana.turns.recovery import Recovery
 from torana.turns.runner import Runner
@@ -93,20 +92,31 @@ class ReplicaWatch:
 
     async def check(self) -> None:
         """Check once. Raises ``StoreUnavailable``."""
-        live = self._runner.live
-        waited = [one.turn.id for one in live.entries() if one.task is None]
+        waited = [one.turn.id for one in self._runner.live.entries() if one.task is None]
 
-        def look(connection: Connection) -> tuple[bool, tuple[int, int], Changes, list[replicas.Replica]]:
-            erasures = replicas.renew(connection)
-            changes = read_changes(connection, waited, hold=self._runner.claims_nothing)
-            ended = [one for one in replicas.list_replicas(connection) if not one.alive]
-            counts = mcp_pins.count_changes(connection), change_counts.read(connection, "skills")
-            return erasures, counts, changes, ended
+        def look(connection: Connection) -> tuple[bool | None, Signs]:
+            erasures = replicas.renew_in_read(connection)
+            return erasures, read_signs(connection, waited, hold=self._runner.claims_nothing)
 
-        erasures, counts, changes, ended = await self._database.run(look)
+        erasures, signs = await self._database.read(look)
         if erasures:
             self.erasures.set()
-        self._note_counts(*counts)
+        self._note_counts(signs.tools, signs.skills)
+        if signs.changed or erasures is None:
+            await self._apply_changes(waited)
+        else:
+            self._suspected = {}
+
+    async def _apply_changes(self, waited: Collection[str]) -> None:
+        """Apply what other replicas have changed. Raises ``TakenOver`` if the row of this one was deleted."""
+        live = self._runner.live
+
+        def look(connection: Connection) -> tuple[Changes, list[replicas.Replica]]:
+            replicas.renew(connection)  # a write, which fails if the row was deleted
+            changes = read_changes(connection, waited, hold=self._runner.claims_nothing)
+            return changes, [one for one in replicas.list_replicas(connection) if not one.alive]
+
+        changes, ended = await self._database.run(look)
         live.end(changes.ended, elsewhere=True)
         live.forget(changes.deleted)
         for turn_id in changes.stopped:

@@ -306,6 +306,9 @@ class Runner:
             activity.publish_turn("approval.decided", turn, **ids, approved=decision.approved)
         return decision
 
+    async def _is_steered(self, turn: Turn, one: LiveTurn) -> bool:
+        return turn.attempt > 1 or one.steered or await self.writer.was_steered_elsewhere(turn)
+
     def _failed(self, error: BaseException) -> Ending:
         return failed_outcome(error, self._clock())
 
@@ -316,7 +319,7 @@ class Runner:
             run=partial(self.writer.persist, delayed=one.delayed),
             turn=turn,
             budgets=self._budgets,
-            is_steered=lambda: turn.attempt > 1 or one.steered or self.writer.is_shared,
+            is_steered=partial(self._is_steered, turn, one),
             on_settled=one.settled.set,
             asking=partial(self._ask_approval, turn, one, recorder, slot),
             request=one.request,

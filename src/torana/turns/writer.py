@@ -14,7 +14,7 @@ from typing import TypeVar
 from torana.limits.budgets import Budgets
 from torana.limits.limit_usage import BudgetWarning
 from torana.messages import Turn
-from torana.store.engine.database import Connection, Database, Work
+from torana.store.engine.database import Connection, Database, Work, retry_until_available
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending
 from torana.turns.outcomes import failed_outcome
@@ -43,10 +43,13 @@ class TurnWriter:
         self._clock = clock
         self._pause = pause
 
-    @property
-    def is_shared(self) -> bool:
-        """Return whether other replicas may write to the database at the same time."""
-        return self._database.replica is not None
+    async def was_steered_elsewhere(self, turn: Turn) -> bool:
+        """Return whether another replica has accepted a message that steers the turn. Raises as ``persist``."""
+        if self._database.replica is None:
+            return False
+        return await retry_until_available(
+            lambda: self._database.read(partial(rows.has_steers, turn=turn)), pause=self._pause
+        )
 
     async def persist(self, work: Work[T], *, delayed: asyncio.Event | None = None) -> T:
         """Execute ``work`` as ``Database.run`` does, and repeat it while the disk cannot be written.

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from tests.unit.skills.archives import tarred
 from tests.unit.skills.test_changes import ACT, NEEDY_TEA, Place
 
@@ -203,7 +204,8 @@ async def test_archive_is_stored_in_parts(database: Database) -> None:
 
 async def test_each_change_is_counted(here: Place) -> None:
     async def changes() -> int:
-        return await here.database.run(partial(change_counts.read, subject="skills"))
+        query = sa.select(change_counts.number_of("skills"))
+        return await here.database.read(lambda connection: connection.execute(query).scalar_one())
 
     assert await changes() == 0
     await here.install_and_approve()

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from tests.postgres import CuttingProxy, PostgresServer
 
 from torana.errors import ConfigInvalid, DatabaseBusy, DatabaseTooNew, DatabaseUnusable, StoreUnavailable
@@ -25,7 +25,9 @@ from torana.store.engine.postgres import writer as writer_module
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.postgres.replicas import list_replicas, remove
+from torana.store.engine.postgres.schema import LOCK_SPACE
 from torana.store.engine.tables import subscriptions as notes
+from torana.store.rows.extensions import change_counts
 
 SESSIONS = "pg_stat_activity WHERE application_name LIKE 'torana %' AND datname = current_database()"
 
@@ -525,3 +527,37 @@ def layout(url: str) -> list[tuple[object, ...]]:
 def test_gateway_on_sqlite_does_not_import_the_parts_for_postgresql(imported_at_start: frozenset[str]) -> None:
     parts = ("psycopg", "sqlalchemy.dialects.postgresql")
     assert [name for name in imported_at_start if name.startswith(parts)] == []
+
+
+async def test_read_sees_the_newest_data_while_another_process_writes(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create("beside")
+    with (
+        closing(PostgresDatabase(url=PostgresUrl(url), replicated=True)) as first,
+        closing(PostgresDatabase(url=PostgresUrl(url), replicated=True)) as second,
+        psycopg.connect(url) as holder,
+    ):
+        await first.run(partial(change_counts.count, subject="skills"))
+        holder.execute("SELECT pg_advisory_xact_lock(%s, 3)", (LOCK_SPACE,))  # the lock of the one who writes
+
+        query = sa.select(change_counts.number_of("skills"))
+        assert await second.read(lambda connection: connection.execute(query).scalar_one()) == 1
+
+
+async def test_change_in_a_read_is_refused(database: PostgresDatabase) -> None:
+    with pytest.raises(RuntimeError, match="a read has changed the database"):
+        await database.read(partial(change_counts.count, subject="skills"))
+
+
+async def test_error_of_one_read_does_not_affect_the_others(database: PostgresDatabase) -> None:
+    def fail(connection: Connection) -> None:
+        connection.exec_driver_sql("SELECT 1 / 0")
+
+    def look(connection: Connection) -> int:
+        return connection.exec_driver_sql("SELECT 1").scalar_one()
+
+    results = await asyncio.gather(
+        database.read(look), database.read(fail), database.read(look), return_exceptions=True
+    )
+
+    assert results[0] == results[2] == 1
+    assert isinstance(results[1], DBAPIError)

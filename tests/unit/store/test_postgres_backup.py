@@ -449,14 +449,13 @@ def cut_at_commit(
     proxy: CuttingProxy, cut: Literal["before", "after"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut the connection at the COMMIT of the restore."""
-    stamp = Writer.stamp
+    commit = Writer.commit
 
-    def stamp_and_cut(writer: Writer, connection: Connection) -> int | None:
-        number = stamp(writer, connection)
+    def cut_and_commit(writer: Writer, connection: Connection) -> bool:
         proxy.cut = cut
-        return number
+        return commit(writer, connection)
 
-    monkeypatch.setattr(Writer, "stamp", stamp_and_cut)
+    monkeypatch.setattr(Writer, "commit", cut_and_commit)
 
 
 def refuse(_writer: Writer, _number: int) -> bool:
@@ -509,7 +508,7 @@ from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.writer import Writer
 
 source, data_dir = map(pathlib.Path, sys.argv[2:])
-Writer.stamp = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+Writer.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 restore_backup(
     source=source, database=PostgresBackupTarget(url=PostgresUrl(sys.argv[1]), data_dir=data_dir),
     data_dir=data_dir, skills_dir=data_dir / "skills", at=datetime.datetime.now(datetime.UTC),

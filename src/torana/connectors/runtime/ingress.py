@@ -213,7 +213,7 @@ class Ingress:
             return
         channel = channel_of(self._account, heard.place)
         work = partial(session_rows.nth_newest, owner=GATEWAY_OWNER, channel=channel, number=most)
-        at = await self._database.run(work)
+        at = await self._database.read(work)
         # A time far in the future was written by a clock that was ahead; it must not pause the chat.
         if at is not None and abs(self._clock() - at) < _LOOP:
             _log.warning("session_paused_for_turns", extra={"account": self._account, "limit": most})

@@ -20,7 +20,7 @@ from torana.store.engine.places import DATABASE_NAME
 from torana.store.engine.postgres import schema
 from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.reading import read_database, read_tables
-from torana.store.engine.postgres.writer import Writer
+from torana.store.engine.postgres.writer import UnknownCommit, Writer
 from torana.store.engine.snapshot import Progress
 from torana.store.engine.sqlite import sqlite_engine
 from torana.store.engine.table_copy import copy_tables, delete_tables, has_rows, lock_tables
@@ -81,7 +81,7 @@ class PostgresBackupTarget(BackupTarget):
                 earlier = undo.pop_all()  # the outcome may stay unknown: then the copy is needed
                 try:
                     was_committed = _commit(writer, connection)
-                except DBAPIError as error:
+                except (DBAPIError, UnknownCommit) as error:
                     earlier.close()
                     raise self._url.unusable(error.orig) from error
                 if not was_committed:
@@ -164,15 +164,12 @@ def _insert_rows(connection: Connection, file: Path, progress: Progress) -> None
 
 def _commit(writer: Writer, connection: Connection) -> bool:
     """Commit the transaction; return False if it cannot be known whether it is committed."""
-    number = writer.stamp(connection)
     try:
-        connection.commit()
-    except DBAPIError as error:
-        if number is None or not error.connection_invalidated:
-            raise
+        writer.commit(connection)
+    except UnknownCommit as unknown:
         connection.close()
         try:
-            committed = writer.was_committed(number)
+            committed = writer.was_committed(unknown.number)
         except (StoreUnavailable, DBAPIError):
             return False
         if not committed:

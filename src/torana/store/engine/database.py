@@ -50,6 +50,8 @@ class QueuedJob(Generic[T]):
     future: asyncio.Future[T]
     #: Executed after the commit, outside of a transaction; its result is the job's.
     behind: Callable[[Any], T] | None = None
+    #: It changes nothing, and needs no transaction.
+    reads: bool = False
 
     def settle(self, outcome: T | BaseException) -> None:
         """Pass the outcome to the waiting task in its event loop. Thread-safe."""
@@ -137,6 +139,14 @@ class Database(ABC):
         """
         return await self._wait_for(work)
 
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Execute ``work``, which changes nothing, and return its result; in the order of ``run``.
+
+        On PostgreSQL it does not wait for the transactions of other replicas, and each of its statements sees
+        the newest data. Raises as ``run`` does.
+        """
+        return await self._wait_for(work, reads=True)
+
     async def persist(
         self,
         work: Callable[[Connection], T],
@@ -221,12 +231,16 @@ class Database(ABC):
         self._thread.join()
 
     async def _wait_for(
-        self, work: Callable[[Connection], Any], *, behind: Callable[[Any], Any] | None = None
+        self,
+        work: Callable[[Connection], Any],
+        *,
+        behind: Callable[[Any], Any] | None = None,
+        reads: bool = False,
     ) -> Any:
         if self._closed:
             raise StoreUnavailable("The database is closed: the gateway has stopped. Nothing was accepted.")
         loop = asyncio.get_running_loop()
-        job = QueuedJob[Any](work, loop, loop.create_future(), behind)
+        job = QueuedJob[Any](work, loop, loop.create_future(), behind, reads)
         self._jobs.put(job)
         try:
             return await job.future

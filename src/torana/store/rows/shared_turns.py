@@ -11,8 +11,10 @@ from sqlalchemy.engine import Connection
 
 from torana.messages import Turn
 from torana.store.engine.dialects import IsAbandoned, IsOwn
+from torana.store.engine.postgres.replicas import some_ended
 from torana.store.engine.tables import active, approvals, calls, steps, turns, unfinished
-from torana.store.rows.turns import Ending, claim_all, claim_next, end_queued, turn_of
+from torana.store.rows.extensions import change_counts, mcp_pins
+from torana.store.rows.turns import Ending, claim_all, claim_next, end_queued, idle_sessions, turn_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,16 @@ class Changes:
     abandoned: bool
 
 
+class Signs(NamedTuple):
+    """Signs of changes by other replicas."""
+
+    #: Whether ``read_changes`` may find something.
+    changed: bool
+    #: Numbers that grow with each change of the accepted MCP tools, and of the decisions on skills.
+    tools: int
+    skills: int
+
+
 class UnfinishedTurn(NamedTuple):
     """The properties of a turn that count in the queue."""
 
@@ -45,6 +57,19 @@ class UnfinishedTurn(NamedTuple):
 def list_unfinished(connection: Connection, *, without: str) -> list[UnfinishedTurn]:
     """Return the turns of all replicas that have not ended, except the one with the id ``without``."""
     return [UnfinishedTurn(*row) for row in connection.execute(_UNFINISHED, {"without": without})]
+
+
+def read_signs(connection: Connection, waited: Collection[str], *, hold: bool) -> Signs:
+    """Return the signs of changes, in one statement. The arguments are those of ``read_changes``."""
+    changed: list[sa.ColumnElement[bool]] = [sa.exists(one) for one in (_STOPPED, _DECIDED, _LEFT)]
+    changed.append(some_ended)
+    if waited:
+        running = sa.select(sa.func.count()).where(turns.c.id.in_(waited), turns.c.ended_at.is_(None))
+        changed.append(running.scalar_subquery() < len(waited))
+    if not hold:
+        changed.append(idle_sessions.exists())
+    query = sa.select(sa.or_(*changed), mcp_pins.number_of_changes, change_counts.number_of("skills"))
+    return Signs(*connection.execute(query).one())
 
 
 def read_changes(connection: Connection, waited: Collection[str], *, hold: bool) -> Changes:
@@ -165,4 +190,5 @@ _RUNNING = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica))
 _DECIDED = sa.select(approvals.c.turn_id, approvals.c.step, approvals.c.call_id).where(
     approvals.c.turn_id.in_(_RUNNING), approvals.c.state != "open"
 )
-_ABANDONED = sa.select(sa.exists().where(active, IsAbandoned(turns.c.replica)))
+_LEFT = sa.select(turns.c.id).where(active, _is_left)
+_ABANDONED = sa.select(sa.exists(_LEFT))

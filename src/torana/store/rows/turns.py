@@ -227,6 +227,11 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
     return again
 
 
+def has_steers(connection: Connection, turn: Turn) -> bool:
+    """Return whether messages that steer turns wait in the session of the turn."""
+    return connection.execute(_HAS_STEERS, {"session_id": turn.session_id}).scalar_one()
+
+
 def take_steers(connection: Connection, turn: Turn, step: int) -> list[Turn]:
     """Return the messages that steer the running turn, sent by the same user with the same token.
 
@@ -267,7 +272,7 @@ def claim_next(connection: Connection, session_id: str) -> Turn | None:
 
 def claim_all(connection: Connection) -> list[Turn]:
     """Set the next queued turn of every idle session running."""
-    idle = connection.execute(_IDLE_SESSIONS).scalars().all()
+    idle = connection.execute(idle_sessions).scalars().all()
     claimed = [claim_next(connection, session_id) for session_id in idle]
     return [turn for turn in claimed if turn is not None]
 
@@ -521,7 +526,17 @@ _other = turns.alias("other")
 _UNFINISHED_TURNS = (
     sa.select(turns).where(turns.c.session_id == sa.bindparam("session_id"), unfinished).order_by(turns.c.seq)
 )
-_IDLE_SESSIONS = (
+_HAS_STEERS = sa.select(
+    sa.exists().where(
+        turns.c.session_id == sa.bindparam("session_id"),
+        unfinished,
+        turns.c.state == "queued",
+        turns.c.on_busy == "steer",
+        turns.c.merged_into.is_(None),
+    )
+)
+#: Sessions in which turns wait and none runs.
+idle_sessions = (
     sa.select(turns.c.session_id)
     .where(unfinished)
     .group_by(turns.c.session_id)

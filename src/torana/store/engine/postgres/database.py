@@ -19,7 +19,7 @@ from torana.store.engine.postgres.announcements import follow_announcements
 from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.replicas import renew
 from torana.store.engine.postgres.schema import Prepare, prepare
-from torana.store.engine.postgres.writer import Writer, may_succeed
+from torana.store.engine.postgres.writer import UnknownCommit, Writer, may_succeed
 from torana.store.engine.tables import memory_words, message_words, metadata
 
 T = TypeVar("T")
@@ -108,8 +108,11 @@ class PostgresDatabase(Database):
     def _commit(self, batch: Sequence[QueuedJob[Any]], attempts: int = _ATTEMPTS) -> list[Any] | None:
         if self._uncertain is not None:
             return self._fail(batch, StoreUnavailable(headers={"Retry-After": "5"}))
+        reads = all(job.reads for job in batch)
+        if reads and len(batch) > 1:
+            return [outcome for job in batch for outcome in self._commit([job]) or ()]
         try:
-            with self._writer.begin() as connection:
+            with self._writer.look() if reads else self._writer.begin() as connection:
                 return self._commit_on(connection, batch)
         except StoreUnavailable as error:
             return self._fail(batch, error)
@@ -128,18 +131,13 @@ class PostgresDatabase(Database):
             if len(batch) == 1
             else [self._attempt(connection, job.work) for job in batch]
         )
-        number = self._writer.stamp(connection)
         try:
-            connection.commit()
-        except DBAPIError as error:
-            if number is None or not error.connection_invalidated:
-                raise
-            self._uncertain = _Uncertain(batch, outcomes, number)
-            self._unavailable(error.orig)
+            if self._writer.commit(connection):
+                self._failed_at = None
+        except UnknownCommit as unknown:
+            self._uncertain = _Uncertain(batch, outcomes, unknown.number)
+            self._unavailable(unknown.orig)
             return None
-        if number is not None:
-            self._writer.committed(number)
-            self._failed_at = None
         return outcomes
 
     def _resolve(self) -> bool:
@@ -168,7 +166,7 @@ class PostgresDatabase(Database):
         try:
             with self._writer.begin() as connection:
                 connection.rollback()
-                return work(connection.execution_options(isolation_level="AUTOCOMMIT"))
+                return work(connection)
         except StoreUnavailable as error:
             return error
         except DBAPIError as error:

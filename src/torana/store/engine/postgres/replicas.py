@@ -24,8 +24,9 @@ _replicas = sa.table(
 _RENEW = """
 UPDATE replicas SET lease_until = clock_timestamp() + make_interval(secs => %s)
 WHERE id = current_setting('torana.replica', true)
-RETURNING erased < (SELECT max(number) FROM erasures)
+RETURNING coalesce(erased < (SELECT max(number) FROM erasures), false)
 """
+_RENEW_IN_READ = f"WITH renewed AS ({_RENEW}) SELECT * FROM renewed"  # noqa: S608 - a constant
 
 #: A lease that lasts much longer than a new one comes from a clock that was ahead.
 _IS_ALIVE = sa.literal_column(
@@ -48,12 +49,22 @@ class Replica:
     turns: int
 
 
-def renew(connection: Connection, *, seconds: float = LEASE) -> bool:
-    """Extend the lease of this replica, by the clock of the database.
+#: Whether the lease of a replica has ended.
+some_ended = sa.exists().select_from(_replicas).where(~_IS_ALIVE)
 
-    Returns whether there are erasures that this replica has not carried out.
+
+def renew(connection: Connection, *, seconds: float = LEASE) -> None:
+    """Extend the lease of this replica, by the clock of the database."""
+    connection.exec_driver_sql(_RENEW, (seconds,))
+
+
+def renew_in_read(connection: Connection) -> bool | None:
+    """Extend the lease of this replica outside of a transaction (``Database.read``).
+
+    This needs no lock: only this replica changes its row, and a deleted row is not found. Returns whether there
+    are erasures that this replica has not carried out; None if its row was deleted.
     """
-    return bool(connection.exec_driver_sql(_RENEW, (seconds,)).scalar())
+    return connection.exec_driver_sql(_RENEW_IN_READ, (LEASE,)).scalar()
 
 
 def list_replicas(connection: Connection) -> list[Replica]:

@@ -56,10 +56,22 @@ _READS = frozenset({"SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK", "DECLARE", "FE
 _BE_ALONE = "SELECT pg_try_advisory_lock(%s, %s)"
 _SHARE = "SELECT pg_try_advisory_lock_shared(%s, %s)"
 _NO_LONGER_ALONE = "SELECT pg_advisory_unlock(%s, %s)"
-_WRITE = f"SELECT pg_advisory_xact_lock({LOCK_SPACE}, {_WRITE_LOCK})"
-_STAMP = """
-UPDATE replicas SET commits = %s, lease_until = clock_timestamp() + make_interval(secs => %s) WHERE id = %s
+
+#: Both are two statements in one message, which saves the round trips of BEGIN and COMMIT. The division fails
+#: if the row of this process is gone; then the COMMIT is not executed.
+_BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {_WRITE_LOCK})"
+_STAMP_AND_COMMIT = """
+WITH stamped AS (
+    UPDATE replicas
+    SET commits = {number}, lease_until = clock_timestamp() + make_interval(secs => {lease})
+    WHERE id = current_setting('torana.replica') RETURNING id
+)
+SELECT 1 / count(*) FROM stamped; COMMIT
 """
+_DIVISION_BY_ZERO = "22012"
+
+#: The status of a connection without a transaction (libpq, ``PQTRANS_IDLE``).
+_IDLE = 0
 _REGISTER = """
 INSERT INTO replicas (id, name, version, commits, started_at, lease_until)
 VALUES (%s, %s, %s, 0, clock_timestamp(), clock_timestamp() + make_interval(secs => %s))
@@ -73,6 +85,16 @@ AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_dat
 """
 
 _log = logging.getLogger(__name__)
+
+
+class UnknownCommit(Exception):
+    """The connection was lost at the COMMIT of a transaction."""
+
+    def __init__(self, number: int, orig: BaseException | None) -> None:
+        """``number`` is that of the transaction, and ``orig`` the error of the driver."""
+        super().__init__(str(orig))
+        self.number = number
+        self.orig = orig
 
 
 class Writer:
@@ -101,6 +123,7 @@ class Writer:
         self._wrote = False
         self.engine: Engine = url.engine(self._open)
         event.listen(self.engine, "after_cursor_execute", self._note)
+        event.listen(self.engine, "do_execute_no_params", _execute_unprepared)
         try:
             self._claim()
         except BaseException:
@@ -112,32 +135,49 @@ class Writer:
 
         Raises ``StoreUnavailable``, always once ``lost`` is true, or ``DBAPIError``.
         """
-        if self.lost:
-            raise self._taken_over()
-        connection = self.engine.connect()
+        connection = self.look()
         try:
-            connection.exec_driver_sql(_WRITE)
+            _send(connection, _BEGIN)
         except BaseException:
             connection.close()
             raise
         self._wrote = False
         return connection
 
-    def stamp(self, connection: Connection) -> int | None:
-        """Return the number of the connection's transaction, stored in it; None if it has changed nothing.
+    def look(self) -> Connection:
+        """Return the connection without a transaction, for statements that change nothing.
 
-        Raises ``StoreUnavailable`` if another process has taken over.
+        Raises as ``begin`` does.
+        """
+        if self.lost:
+            raise self._taken_over()
+        connection = self.engine.connect()
+        self._wrote = False
+        return connection
+
+    def commit(self, connection: Connection) -> bool:
+        """Commit the transaction with its number, and return whether it has changed something.
+
+        Raises ``UnknownCommit`` if the connection is lost, ``StoreUnavailable`` if another process has taken
+        over, or ``DBAPIError``.
         """
         if not self._wrote:
-            return None
+            connection.commit()
+            return False
+        if self._is_idle(connection):
+            raise RuntimeError("a read has changed the database")
         number = self._commits + 1
-        if connection.exec_driver_sql(_STAMP, (number, LEASE, self.replica)).rowcount != 1:
-            raise self._taken_over()
-        return number
-
-    def committed(self, number: int) -> None:
-        """Note that the transaction with this number is committed."""
+        try:
+            _send(connection, _STAMP_AND_COMMIT.format(number=number, lease=LEASE))
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == _DIVISION_BY_ZERO:
+                raise self._taken_over() from error
+            if error.connection_invalidated:
+                raise UnknownCommit(number, error.orig) from error
+            raise
         self._commits = number
+        connection.commit()  # sends nothing
+        return True
 
     def was_committed(self, number: int) -> bool:
         """Return whether the transaction with this number, the last one, was committed.
@@ -167,7 +207,7 @@ class Writer:
             attempts += 1
             try:
                 with self.engine.begin() as connection:
-                    connection.exec_driver_sql(_WRITE)
+                    _send(connection, _BEGIN)
                     if not self._alone:
                         check_upgrade(connection, str(self._url))
                     self._prepare(connection, str(self._url))
@@ -196,7 +236,6 @@ class Writer:
         try:
             connection.execute("SELECT set_config('torana.replica', %s, false)", (self.replica,))
             self._lock(connection)
-            connection.autocommit = False
         except BaseException:
             connection.close()
             raise
@@ -220,6 +259,11 @@ class Writer:
             for holder in connection.execute(_HOLDER, (LOCK_SPACE, lock)).fetchall():
                 if holder[0] == self._pid:
                     connection.execute("SELECT pg_terminate_backend(%s, 1000)", (self._pid,))
+
+    def _is_idle(self, connection: Connection) -> bool:
+        """Return whether the connection has no transaction."""
+        driver = cast("psycopg.Connection", connection.connection.driver_connection)
+        return driver.info.transaction_status == _IDLE
 
     def _taken_over(self) -> TakenOver:
         if not self.lost:
@@ -246,6 +290,17 @@ class Writer:
         done = (cursor.statusmessage or "").partition(" ")[0]
         if done not in _READS:
             self._wrote = True
+
+
+def _send(connection: Connection, statements: str) -> None:
+    """Execute statements without parameters, in one message."""
+    connection.exec_driver_sql(statements, execution_options={"no_parameters": True}).close()
+
+
+def _execute_unprepared(cursor: psycopg.Cursor[Any], statement: str, _context: object) -> bool:
+    """Execute statements that cannot be prepared together."""
+    cursor.execute(statement.encode(), prepare=False)
+    return True
 
 
 def may_succeed(error: DBAPIError) -> bool:

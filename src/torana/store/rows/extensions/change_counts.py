@@ -21,9 +21,7 @@ def count(connection: Connection, subject: Subject) -> None:
     )
 
 
-def read(connection: Connection, subject: Subject) -> int:
-    """Return the number of changes."""
-    return connection.execute(_READ, {"subject": subject}).scalar() or 0
-
-
-_READ = sa.select(change_counts.c.number).where(change_counts.c.subject == sa.bindparam("subject"))
+def number_of(subject: Subject) -> sa.ColumnElement[int]:
+    """Return the number of changes, for a query."""
+    number = sa.select(change_counts.c.number).where(change_counts.c.subject == subject).scalar_subquery()
+    return sa.func.coalesce(number, 0)

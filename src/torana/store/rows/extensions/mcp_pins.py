@@ -12,6 +12,9 @@ from sqlalchemy.engine import Connection
 
 from torana.store.engine.tables import mcp_pins
 
+#: A number that grows with each accepted change of any server.
+number_of_changes = sa.select(sa.func.coalesce(sa.func.sum(mcp_pins.c.version), 0)).scalar_subquery()
+
 
 @dataclass(frozen=True, slots=True)
 class PinsKey:
@@ -31,11 +34,6 @@ def accept(connection: Connection, key: PinsKey, digests: Mapping[str, str]) -> 
     """Accept these digests in addition to the known ones, and return all."""
     known, version = _find(connection, key) or ({}, 0)
     return _put(connection, key, {**known, **digests}, version=version + 1)
-
-
-def count_changes(connection: Connection) -> int:
-    """Return a number that grows with each accepted change of any server."""
-    return int(connection.execute(_CHANGES).scalar_one())
 
 
 def _find(connection: Connection, key: PinsKey) -> tuple[Mapping[str, str], int] | None:
@@ -65,6 +63,3 @@ def _parse(text: str) -> Mapping[str, str]:
 
 def _is(key: PinsKey) -> sa.ColumnElement[bool]:
     return (mcp_pins.c.server == key.server) & (mcp_pins.c.source == key.source)
-
-
-_CHANGES = sa.select(sa.func.coalesce(sa.func.sum(mcp_pins.c.version), 0))
