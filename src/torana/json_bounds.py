@@ -11,8 +11,11 @@ import re
 
 #: Bytes that begin another value: at most one value follows each, and one value is the whole text.
 _STARTS = (b",", b"[", b"{")
-#: A string, or one of these bytes outside of strings. A string without an end ends with its line.
-_TOKEN = re.compile(rb'"(?:[^"\\\r\n]++|\\[^\r\n])*+"?|[\[{,]')
+#: The escapes that decide where a string ends.
+_ESCAPES = (rb"\\", rb"\"")
+#: A string without such escapes, or one of ``_STARTS`` outside of strings. A string without an end ends with
+#: its line.
+_TOKEN = re.compile(rb'"[^"\r\n]*+"?|[\[{,]')
 
 #: A string, also one without an end, or the beginning or the end of a list or an object.
 _BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -32,7 +35,9 @@ def count_values(text: bytes | bytearray, limit: int) -> int:
     starts = sum(map(text.count, _STARTS))
     if starts < limit:
         return starts + 1
-    # Some of these bytes may be in strings.
+    # Some of these bytes may be in strings. A step for each escape would take long.
+    for escape in _ESCAPES:
+        text = text.replace(escape, b"")
     found, strings = 1, 0
     for token in _TOKEN.finditer(text):
         if token[0] in _STARTS:

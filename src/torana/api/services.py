@@ -60,7 +60,7 @@ class Connections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillServices:
-    """The loaded skills, and the installer of skills. Reports on skills are made one at a time."""
+    """The loaded skills, and the installer of skills. Lists and reports of skills are made one at a time."""
 
     library: Skills
     changes: SkillInstaller

@@ -47,6 +47,7 @@ class EventStream(StreamingResponse):
         """``slot`` returns a slot for a long response. The stream holds it while it sends a long event."""
         self._turns = turns
         self._turn = replace(turn, reply=None)  # a slow client must not keep a long reply in memory
+        self._has_long_reply = len(turn.reply or "") > LONG
         self._slot = slot
         self._request_id = request_id
         self._keep_alive = keep_alive
@@ -65,6 +66,18 @@ class EventStream(StreamingResponse):
             await self._turns.cancel(self._turn.owner, self._turn.id)
 
     async def _play(self, after: str | None) -> AsyncGenerator[str]:
+        """Yield the events. A long reply of an ended turn is read after the stream has a slot for all of it."""
+        slot = nullcontext if self._has_long_reply else self._slot
+        async with (
+            self._slot() if self._has_long_reply else nullcontext(),
+            aclosing(self._play_events(after, slot)) as frames,
+        ):
+            async for frame in frames:
+                yield frame
+
+    async def _play_events(
+        self, after: str | None, slot: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> AsyncGenerator[str]:
         events = self._turns.reader.events(self._turn, after=after)
         upcoming: asyncio.Task[TurnEvent] | None = None
         try:
@@ -76,7 +89,7 @@ class EventStream(StreamingResponse):
                     continue
                 event, upcoming = upcoming.result(), None
                 data = await _data(self._turns, self._turn, event, self._request_id)
-                async with self._slot() if _is_long(data) else nullcontext():
+                async with slot() if _is_long(data) else nullcontext():
                     yield _frame(event, data)
                 if event.type == "approval.required":  # the client can approve it now
                     self._turns.approvals.note_streamed(event.data["id"])

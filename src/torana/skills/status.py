@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from torana.skills.directory import Item, SkillDirectory
 from torana.skills.errors import SkillInvalid
 from torana.skills.grants import CHANGED, InstalledSkills, serialize_needs
 from torana.skills.library import CORE_DIR, Skills
@@ -80,6 +81,8 @@ class SkillStatuses:
         self._skills = skills
         self._installed = installed
         self._core = frozenset(path.name for path in CORE_DIR.iterdir())
+        #: The skills that are not loaded. Only changed folders are read again.
+        self._waiting = SkillDirectory(directory=installed.root, source="user")
         #: Reports by the digest of the files and the source, the oldest first. A report takes seconds.
         self._reports: dict[tuple[str, Source], SkillReport] = {}
 
@@ -142,25 +145,28 @@ class SkillStatuses:
             ours = decision is not None and item.path == self._installed.path(decision)
             told.add(item.slug if ours else "")
             yield _broken_status(item, decision if ours else None)
-        for decision in self._installed.decisions():
-            # An active skill that is not loaded is either shadowed, or was placed by hand and deleted.
-            if decision.slug not in told and (decision.state != "active" or decision.folder is not None):
-                yield self._waiting(decision)
+        # An active skill that is not loaded is either shadowed, or was placed by hand and deleted.
+        waiting = [
+            decision
+            for decision in self._installed.decisions()
+            if decision.slug not in told and (decision.state != "active" or decision.folder is not None)
+        ]
+        items = self._waiting.read(map(self._path, waiting))
+        yield from map(_waiting_status, items, waiting)
 
-    def _waiting(self, decision: SkillDecision) -> SkillStatus:
-        path = self._skills.by_hand(decision.slug) if decision.folder is None else None
-        path = path or self._installed.path(decision)
-        state: StandingState = "quarantine" if decision.state == "quarantine" else "disabled"
-        try:
-            skill = parse_skill(path, source="user")
-        except SkillInvalid as error:
-            item = BrokenSkill(slug=decision.slug, source="user", path=path, fault=str(error))
-            return _broken_status(item, decision)
-        if decision.folder is not None and skill.digest != decision.digest:
-            return _build_status(skill, decision, state="changed", fault=CHANGED)
-        return _build_status(
-            skill, decision, state=state, fault=_SHADOWED if decision.state == "active" else None
-        )
+    def _path(self, decision: SkillDecision) -> Path:
+        by_hand = self._skills.by_hand(decision.slug) if decision.folder is None else None
+        return by_hand or self._installed.path(decision)
+
+
+def _waiting_status(item: Item, decision: SkillDecision) -> SkillStatus:
+    """Return the status of a skill that waits for approval or is disabled."""
+    if isinstance(item, BrokenSkill):
+        return _broken_status(item, decision)
+    if decision.folder is not None and item.digest != decision.digest:
+        return _build_status(item, decision, state="changed", fault=CHANGED)
+    state: StandingState = "quarantine" if decision.state == "quarantine" else "disabled"
+    return _build_status(item, decision, state=state, fault=_SHADOWED if decision.state == "active" else None)
 
 
 def _active(skill: Skill, decision: SkillDecision | None) -> SkillStatus:

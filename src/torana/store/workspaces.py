@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from torana.characters import normalize
@@ -87,7 +88,7 @@ class Workspaces:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _open_directory(folder) as top:
                 # Before folders are created.
-                self._check_quota(top, name, len(body))
+                self._check_quota(top, name, len(body), replaced=_size_of(top, folders, last))
                 with _open_subdirectory(top, folders, make=True) as parent:
                     return self._write(parent, _stored_name(parent, last), body)
 
@@ -115,11 +116,12 @@ class Workspaces:
                 shutil.rmtree(self.folder(user))
         return count
 
-    def _check_quota(self, top: int, name: str, size: int) -> None:
-        others = [entry for entry in _walk(top) if _key(entry.name) != _key(name)]
-        if len(others) >= self._max_files:
+    def _check_quota(self, top: int, name: str, size: int, *, replaced: int | None) -> None:
+        """Check the quota for a new size; ``replaced`` is the size of the file of that name, if it exists."""
+        sizes = [entry.size for entry in _walk(top)]
+        if len(sizes) - (replaced is not None) >= self._max_files:
             raise FileFault(f"The limit of {self._max_files:,} files is reached; delete a file first.")
-        room = self._max_bytes - sum(entry.size for entry in others)
+        room = self._max_bytes - sum(sizes) + (replaced or 0)
         if size > room:
             raise FileFault(f"{name} has {size:,} bytes, and {max(room, 0):,} are free; delete a file first.")
 
@@ -226,8 +228,17 @@ def _usable(part: str) -> bool:
     )
 
 
+def _size_of(top: int, folders: list[str], name: str) -> int | None:
+    """Return the size of a plain file, None if there is none."""
+    with suppress(OSError), _open_subdirectory(top, folders) as parent:
+        found = os.stat(_stored_name(parent, name), dir_fd=parent, follow_symlinks=False)
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return None
+
+
+@lru_cache(maxsize=2_000)
 def _key(name: str) -> str:
-    """Return a form of the name that is equal for names that look the same."""
+    """Return a form of one name of a path that is equal for names that look the same."""
     return normalize("NFKC", normalize("NFKC", name).casefold())
 
 
@@ -236,7 +247,8 @@ def _stored_name(folder: int, name: str) -> str:
     names = os.listdir(folder)
     if name in names:
         return name
-    return next((other for other in sorted(names) if _key(other) == _key(name)), name)
+    key = _key(name)
+    return next((other for other in sorted(names) if _key(other) == key), name)
 
 
 @contextmanager

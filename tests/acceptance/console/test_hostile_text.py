@@ -61,6 +61,19 @@ def test_mark_without_end_is_shown_as_text(serve: Serve, visit: Visits, model: M
     assert visited.turn().locator(".markdown").text_content() == reply
 
 
+@pytest.mark.parametrize("reply", [">" * 9_000, "*_" * 4_500, "~~a **b ~~ " * 2_000, "a__b_c " * 100_000])
+def test_text_of_too_many_marks_is_shown_as_text(
+    serve: Serve, visit: Visits, model: Models, reply: str
+) -> None:
+    # Chromium lays nested elements out recursively: 3,000 quotations crashed the page. 100,000 elements in a
+    # row stopped it for seconds.
+    visited = visit(serve(model(lambda _: reply)).url, token=OPERATOR)
+    visited.send("hello")
+    expect(visited.turn().locator(".turn-footer")).to_be_visible()
+
+    assert visited.turn().locator(".markdown").text_content() == reply
+
+
 @pytest.mark.parametrize(("reply", "direction"), [("a\n" * 20_000, "ltr"), ("1. שלום a", "rtl")])
 def test_answer_has_the_direction_of_its_first_letter(
     serve: Serve, visit: Visits, model: Models, reply: str, direction: str

@@ -104,6 +104,16 @@ async def test_secret_is_replaced_without_downtime(platform: Program) -> None:
         assert line.heard.qsize() == 3
 
 
+async def test_only_the_first_signatures_are_compared(platform: Program) -> None:
+    async with listening(platform, platform.settings()) as line:
+        request = platform.request(ANA)
+        right = request.headers["webhook-signature"]
+        calls = [with_headers(request, webhook_signature="a " * before + right) for before in (9, 10, 30_000)]
+
+        assert [(await platform.call(call)).status for call in calls] == [200, 401, 401]
+        assert line.heard.qsize() == 1
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -137,6 +137,28 @@ async def test_slot_is_held_while_a_long_event_is_sent(last: TurnEvent):
     assert held == ["held", "released"]
 
 
+async def test_long_reply_of_an_ended_turn_is_read_in_the_only_slot_of_the_stream():
+    held: list[str] = []
+
+    class ReadingTurns(FakeTurns):
+        async def wait_for_end(self, turn: Turn) -> Turn:
+            held.append("read")
+            return await super().wait_for_end(turn)
+
+    @asynccontextmanager
+    async def slot() -> AsyncGenerator[None]:
+        held.append("held")
+        yield
+        held.append("released")
+
+    ended = turn(reply="x" * 20_001)
+    turns = ReadingTurns(event(2, "message.snapshot", text="x" * 20_001), DONE, end=ended)
+    stream = EventStream(cast("Turns", turns), ended, request_id="r", keep_alive=60, slot=slot)
+
+    assert len(await all_of(cast("AsyncIterator[str]", stream.body_iterator))) == 2
+    assert held == ["held", "read", "released"]
+
+
 async def test_silence_is_filled_with_comments_without_losing_events():
     gate = asyncio.Event()
     stream = frames(FakeTurns(gate, DONE, end=turn()), keep_alive=0)

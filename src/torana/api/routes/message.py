@@ -22,7 +22,7 @@ from torana.api.schemas.contract import AnswerBody
 from torana.api.schemas.turns import TurnBody
 from torana.api.services import Services
 from torana.api.sse import EventStream
-from torana.errors import Draining, NotFailed, StoreUnavailable, WaitExpired, by_code
+from torana.errors import Draining, GatewayError, NotFailed, RateLimited, StoreUnavailable, WaitExpired, by_code
 from torana.limits.rate_limit_status import headers
 from torana.messages import Inbound, Principal, Turn
 from torana.turns.open_approvals import WaitingTurn
@@ -71,10 +71,16 @@ async def _inbound(request: Request, services: Services) -> Inbound:
 async def _inbound_with_files(request: Request, services: Services) -> Inbound:
     principal: Principal = request.state.principal
     key = read_key(request.headers.getlist("idempotency-key"))
-    async with services.uploads.slot(principal.sharer):
-        document = await read_object(request, within=services.body_timeout, limit=BODY_LIMIT)
-        found = parse_files(document, services.takes)
-    inbound = parse_message(document, principal)
+    try:
+        async with services.uploads.slot(principal.sharer):
+            document = await read_object(request, within=services.body_timeout, limit=BODY_LIMIT)
+            found = parse_files(document, services.takes)
+        inbound = parse_message(document, principal)
+    except GatewayError:
+        # Reading megabytes takes as long for a body that is refused.
+        with suppress(RateLimited):
+            await services.rates.take(principal.user, principal.token)
+        raise
     return replace(inbound, content=name_files(inbound.content, found), files=found, key=key)
 
 

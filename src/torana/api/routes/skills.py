@@ -60,7 +60,9 @@ router = new_router()
     summary="List all skills with their state, loaded or not",
 )
 async def list_skills(request: Request) -> SkillStandingsBody:
-    found = await anyio.to_thread.run_sync(services_of(request).skills.changes.standings.list_statuses)
+    skills = services_of(request).skills
+    async with skills.reporting:
+        found = await anyio.to_thread.run_sync(skills.changes.standings.list_statuses)
     items = [SkillStandingBody.from_status(status) for status in found]
     return SkillStandingsBody(items=items, next=None)
 

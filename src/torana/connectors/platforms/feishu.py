@@ -78,6 +78,7 @@ _FILES: dict[str, tuple[AttachmentKind, str]] = {
 }
 
 _MENTION = re.compile(r"@_user_\d+|@_all\b")
+_LEADING_MENTION = re.compile(rf"\s*+({_MENTION.pattern})")
 _SPECIAL = re.compile(r"[\\`*_~\[\]<>&$#]|^[-+](?=\s)")
 
 
@@ -402,9 +403,10 @@ class Feishu(Connector[FeishuSettings]):
     def _words(self, text: str, message: _Message) -> str:
         """Replace the platform's placeholders by names, and remove a leading mention of the bot."""
         own = self._own_keys(message)
-        text = text.lstrip()
-        while (found := _MENTION.match(text)) and found[0] in own:
-            text = text[found.end() :].lstrip()
+        start = 0
+        while (found := _LEADING_MENTION.match(text, start)) and found[1] in own:
+            start = found.end()
+        text = text[start:].lstrip()
         names = {one.get("key"): f"@{one_line(text_at(one, 'name'))}" for one in message.mentions or ()}
         names["@_all"] = "@all"
         return _MENTION.sub(lambda found: names.get(found[0], found[0]), text).rstrip()

@@ -215,7 +215,7 @@ def _text(message: Any) -> tuple[str, bool]:
 def _own(mention: Any) -> tuple[int, int] | None:
     """Return the start and the end of a mention of the account, in UTF-16 units."""
     match mention:
-        case {"isSelf": True, "index": int(index), "length": int(length)}:
+        case {"isSelf": True, "index": int(index), "length": int(length)} if length > 0:
             return index, index + length
         case _:
             return None
@@ -227,7 +227,7 @@ def _without(text: str, mentions: list[tuple[int, int]]) -> str:
     for begin, end in sorted(mentions):
         if units[2 * start : 2 * begin].decode("utf-16-le", "surrogatepass").strip():
             break
-        start = end
+        start = max(start, end)
     rest = units[2 * start :].decode("utf-16-le", "surrogatepass")
     return rest.lstrip() if start else rest
 

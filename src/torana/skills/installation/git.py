@@ -10,7 +10,7 @@ import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torana.skills.errors import SkillInvalid
@@ -39,6 +39,8 @@ _OPTIONS = (
 #: The kernel's limits for git and its children: KiB of memory, 512-byte blocks of a file, seconds of CPU time.
 #: A repository of a few kilobytes can describe a billion files, or files of gigabytes.
 _LIMITS = f"{{ ulimit -v {MEMORY_LIMIT >> 10}; ulimit -f {PACKED_LIMIT // 512}; ulimit -t 60; }} 2>/dev/null"
+#: The number of fetches at the same time; further ones wait.
+_FETCHES = 2
 #: The first version of git with ``http.curloptResolve``.
 _PINNING = (2, 37)
 
@@ -54,6 +56,7 @@ class Git:
 
     environ: Mapping[str, str]
     seconds: float = SECONDS
+    _free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FETCHES), repr=False)
 
     async def fetch(
         self, source: SkillSource, *, path: str | None = None, addresses: Sequence[str] = ()
@@ -63,6 +66,10 @@ class Git:
         With ``addresses``, git connects only to these, whatever the name resolves to. Raises ``SkillInvalid``
         for a repository that is not available, too large or too slow.
         """
+        async with self._free:
+            return await self._fetch(source, path, addresses)
+
+    async def _fetch(self, source: SkillSource, path: str | None, addresses: Sequence[str]) -> bytes:
         with tempfile.TemporaryDirectory(prefix="torana-git-") as scratch:
             git = _Run(
                 repository=Path(scratch, "repository"),
@@ -118,7 +125,7 @@ class _Run:
         options = [part for option in self.options for part in ("-c", option)]
         try:
             process = await asyncio.create_subprocess_exec(
-                *("sh", "-c", f'{_LIMITS}; exec git "$@"', "git", *options, *arguments),
+                *("sh", "-c", f'{_LIMITS}; exec nice git "$@"', "git", *options, *arguments),
                 cwd=self.repository.parent,
                 env={**self.environ, "GIT_DIR": str(self.repository)},
                 stdin=asyncio.subprocess.DEVNULL,

@@ -9,6 +9,11 @@ const SCHEMES = new Set(["http:", "https:", "mailto:", "tel:"]);
 const MARKS = { [ITALIC_UND]: "_", [STRONG_UND]: "__", [EQUATION_INLINE]: "$", [EQUATION_BLOCK]: "$$" };
 const BRACKETS = { [EQUATION_INLINE]: ["\\(", "\\)"], [EQUATION_BLOCK]: ["\\[", "\\]"], [LINK]: ["[", "]"], [IMAGE]: ["![", "]"] };
 
+/** The depth of nested elements, such as quotations. A browser lays them out recursively, and thousands crash the page. */
+const DEPTH = 50;
+/** The number of elements of a text. A browser needs more than a second for more. */
+const ELEMENTS = 10_000;
+
 /** The first letter is of a script from right to left. With `auto`, browsers read all children again for each new one. */
 const RTL = /^\P{L}{0,999}[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
@@ -75,6 +80,7 @@ function safeRenderer(root, parserOf) {
   const renderer = default_renderer(root);
   const { add_token, end_token, set_attr } = renderer;
   const marks = new WeakMap();
+  let elements = 0;
   const current = (data) => data.nodes[data.index];
 
   function replaceCurrent(data, name) {
@@ -87,6 +93,7 @@ function safeRenderer(root, parserOf) {
   return {
     ...renderer,
     add_token(data, type) {
+      if (data.index > DEPTH || ++elements > ELEMENTS) throw data;
       const before = current(data).lastChild?.data?.at(-1) ?? "";
       add_token(data, type);
       const isEquation = type === EQUATION_INLINE || type === EQUATION_BLOCK;
