@@ -40,7 +40,7 @@ def measure_single_gateways(run: Run) -> Generator[Row]:
             low, high = median(times[sqlite.url]), median(times[postgres.url])
             yield (
                 "p50 of one message, PostgreSQL against SQLite",
-                f"+{(high - low) * 1000:.1f} ms ({high * 1000:.1f}, {low * 1000:.1f})",
+                f"{(high - low) * 1000:+.1f} ms ({high * 1000:.1f}, {low * 1000:.1f})",
                 "+4 ms",
                 "+2 ms",
             )
