@@ -79,7 +79,7 @@ bench: $(VENV)/.dev .venv-bench/.run ## how fast it is, beside the bare agent lo
 bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, and 1,000 event streams at once
 	$(BIN)/python -m bench.scale sessions streams
 
-bench-replicas: $(VENV)/.dev ## replicas on PostgreSQL: takeover, hand-over, cancel, statements; about five minutes
+bench-replicas: $(VENV)/.dev ## replicas on PostgreSQL: throughput, takeover, cancel, statements; `make bench-replicas A="throughput --postgres 18"`
 	$(BIN)/python -m bench.replicas $(A)
 
 bench-page: $(VENV)/.dev .venv-bench/.run ## the console in Chromium: size, start, a long session, a long answer, memory

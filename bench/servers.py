@@ -52,10 +52,10 @@ class Server:
 
 
 @contextmanager
-def instant_model() -> Generator[str]:
+def instant_model(python: str | Path = PYTHON) -> Generator[str]:
     """Run the instant model, and yield its base URL."""
     process = subprocess.Popen(
-        [PYTHON, "-m", "bench.model"], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+        [python, "-m", "bench.model"], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
     )
     try:
         assert process.stdout is not None

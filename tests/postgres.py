@@ -18,6 +18,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Literal, Self
 
+import psutil
 import psycopg
 from tests.parts import end_without
 
@@ -69,6 +70,13 @@ class PostgresServer:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the server's main process."""
         os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), number)
+
+    def processor_time(self) -> float:
+        """Return the seconds of processor time of all processes of the server so far."""
+        main = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        own = main.cpu_times()
+        ended = own.children_user + own.children_system
+        return own.user + own.system + ended + sum(map(_seconds_of, main.children()))
 
     def url(self, database: str = "postgres", *, port: int | None = None) -> str:
         return f"postgresql://torana:not-needed@127.0.0.1:{port or self.port}/{database}"
@@ -180,6 +188,14 @@ def _copied_programs(version: int, target: Path) -> Path:
     libraries = f"{source.name}.libs"
     shutil.copytree(source.parent / libraries, target / libraries)
     return target / programs / "bin"
+
+
+def _seconds_of(process: psutil.Process) -> float:
+    """Return the processor time of a process, or 0 if it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        times = process.cpu_times()
+        return times.user + times.system
+    return 0.0
 
 
 def _has_user(name: str) -> bool:

@@ -93,9 +93,10 @@ class Replica(Program):
 class Cluster:
     """Three replicas, their database and their load balancer, which run inside of a ``with`` block."""
 
-    def __init__(self, home: Path, **settings: str) -> None:
-        """``settings`` are environment variables of the replicas."""
+    def __init__(self, home: Path, postgres: int | None = None, /, **settings: str) -> None:
+        """``settings`` are environment variables of the replicas; ``postgres`` as in ``PostgresServer``."""
         self._home = home
+        self._postgres = postgres
         self._settings = settings
         self._running = ExitStack()
         self._database = ""
@@ -106,7 +107,7 @@ class Cluster:
     def __enter__(self) -> Self:
         with ExitStack() as starting:
             haproxy = require("haproxy", "haproxy")
-            self.server = starting.enter_context(PostgresServer())
+            self.server = starting.enter_context(PostgresServer(self._postgres))
             self._database = self.server.create("torana")
             tools = self._home / "tools"
             tools.mkdir()

@@ -1,0 +1,1 @@
+"""Measure replicas on PostgreSQL: ``python -m bench.replicas``."""
