@@ -39,18 +39,18 @@ class LimitStatus:
     spent: int | None = None
 
 
-def headers(standings: Sequence[LimitStatus]) -> dict[str, str]:
+def headers(statuses: Sequence[LimitStatus]) -> dict[str, str]:
     """Return the rate limit headers of draft-ietf-httpapi-ratelimit-headers; none without limits.
 
     ``RateLimit`` reports the policy with the smallest remaining share, and ``Torana-Budget-Warning`` every
     budget of which at least half is spent.
     """
-    if not standings:
+    if not statuses:
         return {}
-    nearest = min(standings, key=lambda standing: standing.remaining / standing.policy.quota)
-    warnings = [f'"{s.policy.name}";used={s.spent}' for s in standings if (s.spent or 0) >= WARNED_FROM]
+    nearest = min(statuses, key=lambda status: status.remaining / status.policy.quota)
+    warnings = [f'"{s.policy.name}";used={s.spent}' for s in statuses if (s.spent or 0) >= WARNED_FROM]
     return {
-        "RateLimit-Policy": ", ".join(_policy_label(standing.policy) for standing in standings),
+        "RateLimit-Policy": ", ".join(_policy_label(status.policy) for status in statuses),
         "RateLimit": f'"{nearest.policy.name}";r={nearest.remaining};t={nearest.reset}',
         **({"Torana-Budget-Warning": ", ".join(warnings)} if warnings else {}),
     }

@@ -299,7 +299,7 @@ def _require_memory(memory: Remembered | None, memory_id: str) -> Remembered:
 def _with_every_word(fits: Sequence[Recalled], wanted: Sequence[str]) -> list[Recalled]:
     """Return the memories that match every query word. It may take seconds: call it in a thread."""
     distinct = set(wanted)
-    return [fit for fit in fits if fit.held == len(wanted) and _is_about(fit.memory, distinct)]
+    return [fit for fit in fits if fit.matched_terms == len(wanted) and _is_about(fit.memory, distinct)]
 
 
 def _is_about(item: Remembered, wanted: set[str]) -> bool:

@@ -60,7 +60,7 @@ router = new_router()
     summary="List all skills with their state, loaded or not",
 )
 async def list_skills(request: Request) -> SkillStandingsBody:
-    found = await anyio.to_thread.run_sync(services_of(request).skills.changes.standings.list_statuses)
+    found = await anyio.to_thread.run_sync(services_of(request).skills.changes.statuses.list_statuses)
     items = [SkillStandingBody.from_status(status) for status in found]
     return SkillStandingsBody(items=items, next=None)
 
@@ -215,7 +215,7 @@ async def disable_skill(request: Request, slug: Id) -> SkillDetailBody:
 
 async def _details(services: Services, slug: str) -> SkillDetailBody:
     async with services.skills.reporting:
-        found = await anyio.to_thread.run_sync(services.skills.changes.standings.get, slug)
+        found = await anyio.to_thread.run_sync(services.skills.changes.statuses.get, slug)
     if found is None:
         raise unknown_skill(slug)
     return SkillDetailBody.from_details(found)
