@@ -10,8 +10,8 @@ from typing import Literal
 WARNED_FROM = 50
 
 #: The counted unit; headers omit it for messages, the default.
-Counted = Literal["messages", "tokens", "usd", "turns"]
-_QUOTA_UNITS: dict[Counted, str] = {"tokens": "tokens", "usd": "micro-usd", "turns": "concurrent-requests"}
+CountedUnit = Literal["messages", "tokens", "usd", "turns"]
+_QUOTA_UNITS: dict[CountedUnit, str] = {"tokens": "tokens", "usd": "micro-usd", "turns": "concurrent-requests"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Policy:
     key: str
     #: 0 for a limit on concurrency.
     window: int = 60
-    counted: Counted = "messages"
+    counted: CountedUnit = "messages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
