@@ -81,7 +81,9 @@ errors from `operator_error` on end a command of `torana` with their message on 
 def cli_page() -> str:
     """The commands: their arguments and options, as their help tells them."""
     command = typer.main.get_command(cli)
-    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="torana", title="Commands")
+    # The settings of the context have the short name of --help.
+    context = typer.Context(command, **command.context_settings)
+    text = get_docs_for_click(obj=command, ctx=context, name="torana", title="Commands")
     return text.replace("\n\n", f"\n\n{NOTICE}\n\n", 1).strip() + "\n"
 
 

@@ -100,9 +100,9 @@ def create_api(services: Services, access: ApiAccess) -> ASGIApp:
 
 @cache
 def openapi(*, guarded: bool) -> dict[str, Any]:
-    """Return the OpenAPI document of a gateway with a token or without one. No gateway has to run.
+    """Return the OpenAPI document of a gateway with or without a token. It needs no running gateway.
 
-    The document is made once, which takes some 300 ms: all callers receive the same object.
+    The first call takes about 300 ms. All callers receive the same object and must not change it.
     """
     return openapi_document(_application(None, guarded=guarded), guarded=guarded)
 
@@ -168,17 +168,17 @@ def _parameter_error(error: RequestValidationError) -> GatewayError:
 def _allowed_methods(routes: Sequence[BaseRoute]) -> Callable[[str], list[str]]:
     """Return a function that returns the methods of a path.
 
-    HEAD is allowed where GET is, except for streams: a stream may have no end, or be recorded in the audit
-    record, so it is not started for its headers alone.
+    HEAD is allowed on a path with GET, unless the response is a stream: a stream may never end, and starting it
+    may write an audit record.
     """
 
     def allowed_methods(path: str) -> list[str]:
         methods: set[str] = set()
         for route in routes:
             if isinstance(route, Route) and route.path_regex.match(path):
-                own = route.methods or set()
-                methods |= own
-                if "GET" in own and not _streams(route):
+                accepted = route.methods or set()
+                methods |= accepted
+                if "GET" in accepted and not _streams(route):
                     methods.add("HEAD")
         return sorted(methods | {"OPTIONS"}) if methods else []
 

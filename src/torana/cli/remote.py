@@ -80,7 +80,7 @@ class RunningGateway:
                 yield answer
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise OperatorError(
-                f"the server at {self.address} did not answer like a gateway: {error!r}"
+                f"the server at {self.address} sent a response that is not a gateway's: {error!r}"
             ) from error
 
     def client(self, *, timeout: float | httpx2.Timeout) -> httpx2.Client:

@@ -1,4 +1,4 @@
-"""The page of the console: its HTML, and the policy that lets it run its own script and nothing else."""
+"""The page of the console: its HTML, and a content security policy that permits only its own script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LANGUAGES = ("en", "de", "zh")
 
 _STYLES = ("base.css", "chat.css", "operate.css")
 
-#: A key of a text in the script, and the beginning of a key that the script composes.
+#: The key of a text as a literal in the script, and the constant prefix of a key that the script composes.
 _KEY = re.compile(r'(\bt\(|\blabel: )"([a-z_0-9.]+)"')
 _COMPOSED = re.compile(r"`([a-z_]+[._][a-z_0-9.]*)\$\{")
 
@@ -34,13 +34,13 @@ class ConsolePage:
 
 
 def build_page(config: Mapping[str, Any]) -> ConsolePage:
-    """Return the page. ``config`` is the values that it needs before its first request; it holds no secret."""
+    """Return the page. ``config`` has the values that it needs before its first request, and no secrets."""
     script, texts = _number_texts("\n" + bundle(lambda path: (_ROOT / path).read_text(), "app/main.js"))
     style = _compact_style("\n".join((_ROOT / "style" / name).read_text() for name in _STYLES))
     html = (_ROOT / "page.html").read_text()
     data = _json({"config": config, "texts": texts})
-    for mark, content in (("/*style*/", style), ("/*script*/", script), ("/*data*/", data)):
-        html = html.replace(mark, content, 1)
+    for placeholder, content in (("/*style*/", style), ("/*script*/", script), ("/*data*/", data)):
+        html = html.replace(placeholder, content, 1)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; connect-src 'self'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -50,25 +50,25 @@ def build_page(config: Mapping[str, Any]) -> ConsolePage:
 
 
 def _compact_style(text: str) -> str:
-    """Return a style sheet without spaces around punctuation, last semicolons and zeros before points."""
+    """Remove needless spaces, the last semicolons of rules, and zeros before decimal points."""
     style = re.sub(r"\s*([{};,>])\s*", r"\1", compact(text)).replace(": ", ":").replace(";}", "}")
     return re.sub(r"(?<![\d.])0\.(?=\d)", ".", style)
 
 
 def _number_texts(script: str) -> tuple[str, dict[str, Any]]:
-    """Replace the keys of texts by numbers, which makes the page smaller, and return the script and the texts.
+    """Replace the keys of texts by numbers, to make the page smaller; return the script and the texts.
 
-    The texts of each language are a list. Keys that the script composes, such as ``state.${value}``, stay; they
-    are those of the last texts.
+    The texts of each language are a list, and a number is an index of it. Keys that the script composes, such
+    as ``state.${value}``, are not replaced. Their texts end the list, in the order of ``composed``.
     """
     languages = {code: json.loads((_ROOT / "languages" / f"{code}.json").read_text()) for code in LANGUAGES}
     known = languages[LANGUAGES[0]]
-    beginnings = tuple(_COMPOSED.findall(script))
+    prefixes = tuple(_COMPOSED.findall(script))
     found = (key for _, key in _KEY.findall(script))
-    written = dict.fromkeys(key for key in found if key in known and not key.startswith(beginnings))
-    composed = [key for key in known if key not in written]
-    keys = [*written, *composed]
-    numbers = {key: number for number, key in enumerate(written)}
+    numbered_keys = dict.fromkeys(key for key in found if key in known and not key.startswith(prefixes))
+    composed = [key for key in known if key not in numbered_keys]
+    keys = [*numbered_keys, *composed]
+    numbers = {key: number for number, key in enumerate(numbered_keys)}
     numbered = _KEY.sub(
         lambda found: f"{found[1]}{numbers[found[2]]}" if found[2] in numbers else found[0], script
     )

@@ -69,7 +69,7 @@ class Estimate:
 class Admitted:
     """The state of all limits for an admitted message, and the warnings to log after the commit."""
 
-    standings: Sequence[LimitStatus] = ()
+    statuses: Sequence[LimitStatus] = ()
     warned: Sequence[BudgetWarning] = ()
     #: The request for which tokens are reserved.
     request: RequestTokens | None = None
@@ -145,7 +145,7 @@ class Budgets:
             usage.forget_minutes(connection, usage.accounts_of(turn), before=before)
         after = [level.with_spent(spent_of(level.rule.limit, asked)) for level in levels]
         return Admitted(
-            standings=[*rates, *(status_of(level, at) for level in after)],
+            statuses=[*rates, *(status_of(level, at) for level in after)],
             warned=crossed_warnings(after, Amount(messages=messages)),
             request=request,
         )

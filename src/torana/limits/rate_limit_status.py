@@ -10,8 +10,8 @@ from typing import Literal
 WARNED_FROM = 50
 
 #: The counted unit; headers omit it for messages, the default.
-Counted = Literal["messages", "tokens", "usd", "turns"]
-_QUOTA_UNITS: dict[Counted, str] = {"tokens": "tokens", "usd": "micro-usd", "turns": "concurrent-requests"}
+CountedUnit = Literal["messages", "tokens", "usd", "turns"]
+_QUOTA_UNITS: dict[CountedUnit, str] = {"tokens": "tokens", "usd": "micro-usd", "turns": "concurrent-requests"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Policy:
     key: str
     #: 0 for a limit on concurrency.
     window: int = 60
-    counted: Counted = "messages"
+    counted: CountedUnit = "messages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +39,18 @@ class LimitStatus:
     spent: int | None = None
 
 
-def headers(standings: Sequence[LimitStatus]) -> dict[str, str]:
+def headers(statuses: Sequence[LimitStatus]) -> dict[str, str]:
     """Return the rate limit headers of draft-ietf-httpapi-ratelimit-headers; none without limits.
 
     ``RateLimit`` reports the policy with the smallest remaining share, and ``Torana-Budget-Warning`` every
     budget of which at least half is spent.
     """
-    if not standings:
+    if not statuses:
         return {}
-    nearest = min(standings, key=lambda standing: standing.remaining / standing.policy.quota)
-    warnings = [f'"{s.policy.name}";used={s.spent}' for s in standings if (s.spent or 0) >= WARNED_FROM]
+    nearest = min(statuses, key=lambda status: status.remaining / status.policy.quota)
+    warnings = [f'"{s.policy.name}";used={s.spent}' for s in statuses if (s.spent or 0) >= WARNED_FROM]
     return {
-        "RateLimit-Policy": ", ".join(_policy_label(standing.policy) for standing in standings),
+        "RateLimit-Policy": ", ".join(_policy_label(status.policy) for status in statuses),
         "RateLimit": f'"{nearest.policy.name}";r={nearest.remaining};t={nearest.reset}',
         **({"Torana-Budget-Warning": ", ".join(warnings)} if warnings else {}),
     }

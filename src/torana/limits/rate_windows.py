@@ -13,12 +13,12 @@ from torana.limits.rate_limit_status import LimitStatus, Policy
 
 MINUTE = 60.0
 
-#: Number of windows at which empty windows are first removed.
+#: Minimum number of windows at which empty windows are removed.
 _WINDOWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class WindowCheck:
     """The state of the windows of a message. A refused message is not counted."""
 
     statuses: Sequence[LimitStatus]
@@ -30,7 +30,7 @@ class Counted:
 class RateWindows(Protocol):
     """The windows of policies, by their names and keys."""
 
-    async def take(self, policies: Sequence[Policy]) -> Counted:
+    async def take(self, policies: Sequence[Policy]) -> WindowCheck:
         """Count a message in all windows, or refuse it and count it in none. Never raises."""
         ...
 
@@ -38,8 +38,8 @@ class RateWindows(Protocol):
         """Remove a counted message. Never raises."""
         ...
 
-    def check(self, policies: Sequence[Policy]) -> Counted:
-        """Return as ``take`` does, without counting, what this process knows."""
+    def check(self, policies: Sequence[Policy]) -> WindowCheck:
+        """Return the result for a message without counting it, from the windows in this process only."""
         ...
 
 
@@ -55,7 +55,7 @@ class LocalWindows(RateWindows):
         self._windows: dict[tuple[str, str], deque[float]] = {}
         self._sweep_at = _WINDOWS
 
-    async def take(self, policies: Sequence[Policy]) -> Counted:
+    async def take(self, policies: Sequence[Policy]) -> WindowCheck:
         counted = self.check(policies)
         return counted if counted.refused else self.add(policies)
 
@@ -66,18 +66,18 @@ class LocalWindows(RateWindows):
             if window:
                 window.pop()
 
-    def check(self, policies: Sequence[Policy]) -> Counted:
+    def check(self, policies: Sequence[Policy]) -> WindowCheck:
         now = self._monotonic()
         self._sweep(now)
         refused = any(len(self._window(policy, now)) >= policy.quota for policy in policies)
-        return Counted(statuses=self._statuses(policies, now), refused=refused)
+        return WindowCheck(statuses=self._statuses(policies, now), refused=refused)
 
-    def add(self, policies: Sequence[Policy]) -> Counted:
+    def add(self, policies: Sequence[Policy]) -> WindowCheck:
         """Count a message even in a full window."""
         now = self._monotonic()
         for policy in policies:
             self._window(policy, now).append(now)
-        return Counted(statuses=self._statuses(policies, now), refused=False)
+        return WindowCheck(statuses=self._statuses(policies, now), refused=False)
 
     def _window(self, policy: Policy, now: float) -> deque[float]:
         """Return the times of the messages that were counted in the last minute."""

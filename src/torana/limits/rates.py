@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torana.errors import GatewayError, RateLimited
 from torana.limits.rate_limit_status import LimitStatus, Policy, headers
-from torana.limits.rate_windows import Counted, LocalWindows, RateWindows
+from torana.limits.rate_windows import LocalWindows, RateWindows, WindowCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class MessageRates:
         ``Retry-After`` and the names of all violated policies.
         """
         policies = self._policies(user, token)
-        counted = await self._windows.take(policies) if policies else Counted(statuses=[], refused=False)
+        counted = await self._windows.take(policies) if policies else WindowCheck(statuses=[], refused=False)
         _check(counted)
         return CountedMessage(
             statuses=counted.statuses, _id=counted.id, _policies=policies, _windows=self._windows
@@ -94,7 +94,7 @@ class MessageRates:
         return Policy(name="sender", quota=self._per_user, setting=f"per_minute of {self._account}", key=key)
 
 
-def _check(counted: Counted) -> None:
+def _check(counted: WindowCheck) -> None:
     """Raise ``RateLimited`` for a refused message."""
     if not counted.refused:
         return

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, cast
 
 from torana.limits.rate_limit_status import Policy
-from torana.limits.rate_windows import MINUTE, Counted, LocalWindows, RateWindows, status_of
+from torana.limits.rate_windows import MINUTE, LocalWindows, RateWindows, WindowCheck, status_of
 from torana.store.redis.server import RedisServer, RedisUnavailable
 
 #: Seconds to wait for Redis before the windows of this replica decide.
@@ -70,7 +70,7 @@ class SharedWindows(RateWindows):
         self._local = LocalWindows(monotonic)
         self._retry_at = monotonic()
 
-    async def take(self, policies: Sequence[Policy]) -> Counted:
+    async def take(self, policies: Sequence[Policy]) -> WindowCheck:
         message_id = secrets.token_hex(8)
         quotas = [policy.quota for policy in policies]
         try:
@@ -83,7 +83,7 @@ class SharedWindows(RateWindows):
             status_of(policy, count=count, oldest=min(max(age / 1e6, 0), MINUTE))
             for policy, count, age in zip(policies, numbers[::2], numbers[1::2], strict=True)
         ]
-        return Counted(statuses=statuses, refused=bool(refused), id=message_id)
+        return WindowCheck(statuses=statuses, refused=bool(refused), id=message_id)
 
     async def give_back(self, policies: Sequence[Policy], message_id: str) -> None:
         await self._local.give_back(policies, message_id)
@@ -91,7 +91,7 @@ class SharedWindows(RateWindows):
             with suppress(RedisUnavailable):  # the message counts for a minute
                 await self._execute(_GIVE_BACK, policies, message_id)
 
-    def check(self, policies: Sequence[Policy]) -> Counted:
+    def check(self, policies: Sequence[Policy]) -> WindowCheck:
         return self._local.check(policies)
 
     async def _execute(self, script: str, policies: Sequence[Policy], *arguments: str | int) -> list[int]:

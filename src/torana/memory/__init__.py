@@ -41,9 +41,9 @@ SUBJECT_LIMIT = 200
 COUNT_LIMIT = 1_000
 
 #: Maximum number of memories found by vectors; more distant ones are rarely relevant.
-_NEAREST = 20
+_NEAREST_LIMIT = 20
 #: Number of newest memories that are searched for similar words.
-_COMPARED = 100
+_COMPARED_LIMIT = 100
 #: Maximum number of memories embedded in one call; the rest follow at the next call.
 _EMBEDDED_AT_ONCE = 64
 
@@ -91,17 +91,17 @@ class Memory:
         ``MemoryFull`` at 1,000 memories.
         """
         new = self._new(text, subject, turn_id)
-        # A comparison with long memories takes a quarter of a second. It happens before the transaction, which
-        # delays all users, and for one memory of the user at a time.
+        # A comparison with long memories takes a quarter of a second. It runs before the transaction, which
+        # delays the writes of all users, and each user has one comparison at a time.
         async with self._one_at_a_time(user):
             live = await self._database.run(partial(memories.live, owner=owner_of(user), subject=new.subject))
             others = await asyncio.to_thread(_find_others, new, live)
             known = partial(_find_duplicate, new, others=others)
             work = partial(memories.add, owner=owner_of(user), new=new, known=known)
-            kept = await self._database.run(with_record(work, act, "memory.remember", user))
+            stored = await self._database.run(with_record(work, act, "memory.remember", user))
         if self._embedder:
             await self._embed(self._embedder, user)
-        return RememberResult(memory=kept, new=kept.id == new.id)
+        return RememberResult(memory=stored, new=stored.id == new.id)
 
     async def get(self, user: str, memory_id: str) -> Remembered:
         """Return the user's memory, also a superseded one. Raises ``NotFound``, also for another user's."""
@@ -124,7 +124,7 @@ class Memory:
         work = partial(
             memories.list_memories,
             owner=owner_of(user),
-            subject=None if subject is None else _subject(subject),
+            subject=None if subject is None else _normalize_subject(subject),
             before=before,
             limit=limit,
         )
@@ -155,11 +155,11 @@ class Memory:
 
         await self.get(user, memory_id)  # a missing memory must not be recorded as changed
         work = partial(memories.replace, owner=owner_of(user), memory_id=memory_id, changed=apply)
-        noted = with_record(work, act, "memory.change", user, memory=memory_id)
-        now = _require_memory(await self._database.run(noted), memory_id)
+        recorded_work = with_record(work, act, "memory.change", user, memory=memory_id)
+        replaced = _require_memory(await self._database.run(recorded_work), memory_id)
         if self._embedder:
             await self._embed(self._embedder, user)
-        return now
+        return replaced
 
     async def recall(
         self, user: str, query: str, *, limit: int, every_word: bool = False, subject: str | None = None
@@ -174,7 +174,7 @@ class Memory:
         if not every_word and self._embedder and wanted:
             fits = fuse_rankings(fits, await self._find_similar(self._embedder, user, query))
         if subject is not None:
-            named = _subject(subject)
+            named = _normalize_subject(subject)
             fits = [fit for fit in fits if fit.memory.subject == named]
         return fits[:limit]
 
@@ -184,7 +184,7 @@ class Memory:
 
     async def resembling(self, user: str, query: str) -> list[Remembered]:
         """Return the newest memories with a similar word for each word of the query, newest first."""
-        newest = await self.list_memories(user, limit=_COMPARED)
+        newest = await self.list_memories(user, limit=_COMPARED_LIMIT)
         async with self._one_at_a_time(user):
             return await run_uncancellable(partial(resembling, terms(query), newest))
 
@@ -205,7 +205,7 @@ class Memory:
         return Remembered(
             id=new_id("mem"),
             text=text[:TEXT_LIMIT],
-            subject=_subject(subject),
+            subject=_normalize_subject(subject),
             turn_id=turn_id,
             created_at=self._clock(),
         )
@@ -241,23 +241,23 @@ class Memory:
         except ModelFailed as error:
             _log.warning("memory_embedding_failed", extra={"reason": error.detail})
             return []
-        return (await asyncio.to_thread(nearest, vector, known))[:_NEAREST]
+        return (await asyncio.to_thread(nearest, vector, known))[:_NEAREST_LIMIT]
 
     async def _embed(self, embedder: Embedder, user: str) -> None:
-        """Compute missing vectors: of new memories, after a failure, or for another model."""
+        """Compute missing vectors: of new memories, after a failure, or after a change of the model."""
         owner = owner_of(user)
         work = partial(memories.without_vector, owner=owner, by=embedder.name, limit=_EMBEDDED_AT_ONCE)
-        waiting = await self._database.run(work)
-        if not waiting:
+        missing = await self._database.run(work)
+        if not missing:
             return
         try:
             found = await embedder.vectors(
-                [f"{item.subject} {item.text}".strip() for item in waiting], query=False
+                [f"{item.subject} {item.text}".strip() for item in missing], query=False
             )
         except ModelFailed as error:
             _log.warning("memory_embedding_failed", extra={"reason": error.detail})
             return
-        vectors = {item.id: pack(vector) for item, vector in zip(waiting, found, strict=True)}
+        vectors = {item.id: pack(vector) for item, vector in zip(missing, found, strict=True)}
         await self._database.run(partial(memories.embed, owner=owner, vectors=vectors, by=embedder.name))
 
     async def _delete(self, user: str, found: Sequence[Remembered], act: Act | None) -> None:
@@ -284,8 +284,8 @@ def _find_duplicate(
     for item in rest:
         if _comparison_form(item.text) == form:
             return item
-    kept = [item for item in live if not (item.subject and item.subject == new.subject)]
-    if len(kept) >= COUNT_LIMIT:
+    remaining = [item for item in live if not (item.subject and item.subject == new.subject)]
+    if len(remaining) >= COUNT_LIMIT:
         raise MemoryFull
     return None
 
@@ -299,7 +299,7 @@ def _require_memory(memory: Remembered | None, memory_id: str) -> Remembered:
 def _with_every_word(fits: Sequence[Recalled], wanted: Sequence[str]) -> list[Recalled]:
     """Return the memories that match every query word. It may take seconds: call it in a thread."""
     distinct = set(wanted)
-    return [fit for fit in fits if fit.held == len(wanted) and _is_about(fit.memory, distinct)]
+    return [fit for fit in fits if fit.matched_terms == len(wanted) and _is_about(fit.memory, distinct)]
 
 
 def _is_about(item: Remembered, wanted: set[str]) -> bool:
@@ -314,7 +314,7 @@ def _is_about(item: Remembered, wanted: set[str]) -> bool:
     return wanted.intersection(words(" ".join(others))).issubset(words(rest))
 
 
-def _subject(text: str) -> str:
+def _normalize_subject(text: str) -> str:
     return _comparison_form(text)[:SUBJECT_LIMIT].rstrip()
 
 

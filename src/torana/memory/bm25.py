@@ -25,8 +25,8 @@ class Recalled:
 
     memory: Remembered
     score: float
-    #: Number of different query words that it contains.
-    held: int
+    #: Number of different query words that the memory contains; 0 if it was found by its vector.
+    matched_terms: int
 
 
 def rank(terms: Sequence[str], candidates: Sequence[Candidate], *, total: int) -> list[Recalled]:
@@ -43,7 +43,7 @@ def rank(terms: Sequence[str], candidates: Sequence[Candidate], *, total: int) -
             score=sum(
                 rarity[term] * _weight(times, len(candidate.words) / usual) for term, times in found.items()
             ),
-            held=len(found),
+            matched_terms=len(found),
         )
         for candidate, found in zip(candidates, counts, strict=True)
         if found

@@ -45,7 +45,7 @@ def nearest(query: Sequence[float], known: Sequence[Embedded]) -> list[Recalled]
     """Return the memories by cosine similarity to a query, most similar first; only positive similarities."""
     wanted = _unpack(pack(query))
     cosines = [(_cosine(wanted, _unpack(item.vector)), item.memory) for item in known]
-    fits = [Recalled(memory=memory, score=cosine, held=0) for cosine, memory in cosines if cosine > 0]
+    fits = [Recalled(memory=memory, score=cosine, matched_terms=0) for cosine, memory in cosines if cosine > 0]
     return sorted(fits, key=lambda fit: fit.score, reverse=True)
 
 

@@ -29,7 +29,7 @@ _ALL_CHARS = 48_000
 #: Maximum characters of a summary; the rest is cut off.
 _SUMMARY_CHARS = 6_000
 
-#: Estimate of the stored bytes of messages for each token of the window's room for messages.
+#: Estimated number of stored bytes for each token of messages in the model's window.
 _BYTES_PER_TOKEN = 16
 
 #: Maximum stored bytes that are read at once.
@@ -44,7 +44,7 @@ class Overdue:
     summary: str | None
     #: The messages as text, in order; long messages are cut off.
     transcript: str
-    #: The last place in the history that the transcript covers.
+    #: The number of the last history row in the transcript.
     to: int
     known: Unsummarised
 
@@ -64,25 +64,27 @@ class Summaries:
         history_messages: int,
         message_room: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """``message_room`` returns the tokens that the model's window has for messages at least, if known."""
+        """``message_room`` returns the minimum number of tokens for messages in the model's window, or None."""
         self._database = database
-        self._room = history_messages
+        self._history_messages = history_messages
         self._message_room = message_room
 
     @property
     def summary_chars(self) -> int:
-        """Return the maximum characters of a summary."""
+        """Return the maximum number of characters of a summary."""
         return self._bounded(_SUMMARY_CHARS, 2)
 
     async def overdue(self, turn: Turn) -> Overdue | None:
         """Return the part of the session to summarise, or None."""
-        limit = self._room + 1  # these rows always hold more messages than the window
-        place = {"owner": turn.owner, "session_id": turn.session_id}
-        known = await self._database.run(partial(transcript.oldest_unsummarised, **place, limit=limit))
-        chosen = [] if known is None else self._chosen(known.rows)
+        limit = self._history_messages + 1  # each row has a message, so these exceed the window
+        session = {"owner": turn.owner, "session_id": turn.session_id}
+        known = await self._database.run(partial(transcript.oldest_unsummarised, **session, limit=limit))
+        chosen = [] if known is None else self._choose_rows(known.rows)
         if known is None or not chosen:
             return None
-        bodies = await self._database.run(partial(transcript.bodies, **place, first=chosen[0], last=chosen[-1]))
+        bodies = await self._database.run(
+            partial(transcript.bodies, **session, first=chosen[0], last=chosen[-1])
+        )
         text, to = _transcript(bodies, self._bounded(_ALL_CHARS, 8))
         return Overdue(turn=turn, summary=known.summary, transcript=text, to=to, known=known)
 
@@ -99,18 +101,18 @@ class Summaries:
             )
         )
 
-    def _chosen(self, rows: Sequence[tuple[int, int, int]]) -> list[int]:
-        """Return the places of the rows to summarise; never the newest row."""
+    def _choose_rows(self, rows: Sequence[tuple[int, int, int]]) -> list[int]:
+        """Return the numbers of the rows to summarise. The newest row is never among them."""
         left = sum(messages for _, messages, _ in rows)
         bytes_left = sum(length for _, _, length in rows)
         bytes_room = self._bounded(_READ_BYTES, _BYTES_PER_TOKEN)
         chosen: list[int] = []
         size = 0
-        if left <= self._room and bytes_left <= bytes_room:
+        if left <= self._history_messages and bytes_left <= bytes_room:
             return chosen
         for seq, messages, length in rows[:-1]:
             size += length
-            is_short = left <= self._room // 2 and bytes_left <= bytes_room // 2
+            is_short = left <= self._history_messages // 2 and bytes_left <= bytes_room // 2
             if is_short or (chosen and size > _READ_BYTES):
                 break
             chosen.append(seq)
@@ -125,17 +127,17 @@ class Summaries:
 
 
 def _transcript(bodies: Sequence[tuple[int, bytes]], limit: int) -> tuple[str, int]:
-    """Return as many turns as text as the limit allows, and the place of the last one."""
-    told: list[str] = []
+    """Return the text of the oldest turns within the limit, and the number of the last row of these turns."""
+    texts: list[str] = []
     room, to = limit, 0
     for seq, body in bodies:
         text = "\n".join(line for message in history.load(body) for line in _lines(message))
-        if told and len(text) > room:
+        if texts and len(text) > room:
             break
-        told.append(_truncate(text, limit))
+        texts.append(_truncate(text, limit))
         room -= len(text)
         to = seq
-    return "\n".join(told), to
+    return "\n".join(texts), to
 
 
 def _lines(message: ModelMessage) -> Iterator[str]:
@@ -147,7 +149,7 @@ def _lines(message: ModelMessage) -> Iterator[str]:
                 yield f"{history.one_line(speaker or 'User')}: {said}"
             case TextPart(content=text) if text:
                 yield f"Assistant: {history.indent_below(_truncate(text, _MESSAGE_CHARS))}"
-            # Others may speak by the time the summary is read.
+            # Other users of the session may receive the summary, so it omits private arguments and results.
             case ToolCallPart(tool_name=name) if name in history.PRIVATE_TOOLS:
                 yield f"(The assistant called {name})"
             case ToolCallPart():

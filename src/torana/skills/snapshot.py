@@ -11,9 +11,9 @@ from torana.skills.skill import Skill
 
 
 def copy_skill(skill: Skill, folder: Path) -> None:
-    """Copy the skill's files into the empty ``folder``. Links are copied as the files they lead to.
+    """Copy the skill's files into the empty ``folder``. Links are copied as the files that they refer to.
 
-    The digest of the copy is compared, so nothing can change between the check and the use. Raises
+    The digest of the copy is verified, so later changes of the original have no effect. Raises
     ``SkillFileError`` if it differs, or if the skill's folder cannot be read.
     """
     try:

@@ -69,7 +69,7 @@ class Look:
 class SkillDetails:
     """A skill with everything to review before its approval. Both versions are None if the folder is broken."""
 
-    standing: SkillStatus
+    status: SkillStatus
     current: Look | None
     newer: Look | None
 
@@ -92,8 +92,8 @@ class SkillStatuses:
 
     def get(self, slug: str) -> SkillDetails | None:
         """Return a skill with its newer version, or None for an unknown slug."""
-        standing = next((one for one in self.list_statuses() if one.slug == slug), None)
-        if standing is None:
+        status = next((one for one in self.list_statuses() if one.slug == slug), None)
+        if status is None:
             return None
         current, newer = None, None
         for path, is_newer in self.versions(slug):
@@ -101,7 +101,7 @@ class SkillStatuses:
                 newer = self._inspect(path)
             else:
                 current = self._inspect(path)
-        return SkillDetails(standing=standing, current=current, newer=newer)
+        return SkillDetails(status=status, current=current, newer=newer)
 
     def versions(self, slug: str) -> Iterator[tuple[Path, bool]]:
         """Yield the folders of a skill, each with whether it is a newer version in quarantine."""

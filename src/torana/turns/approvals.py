@@ -96,10 +96,10 @@ class Approvals:
         said: str,
         keep: Persists,
         run: Persists,
-        away: Callable[[], AbstractAsyncContextManager[None]],
+        while_waiting: Callable[[], AbstractAsyncContextManager[None]],
         opened: Callable[[Approval], None],
     ) -> ApprovalDecision:
-        """Create an approval for a call and wait for the decision inside ``away``.
+        """Create an approval for a call and wait for the decision inside ``while_waiting``.
 
         ``said`` is the reply so far. ``keep`` stores the step of the call and the approval in one transaction.
         If there is no person to ask, the call is denied at once and only the step is stored. ``opened``
@@ -119,7 +119,7 @@ class Approvals:
                 self._streamed[asked_by] = False
                 try:
                     opened(approval)
-                    async with away():
+                    async with while_waiting():
                         approval = await self._until_decided(turn, approval, waiting, run)
                 finally:
                     del self._streamed[asked_by]

@@ -1,4 +1,4 @@
-"""The tool calls of a turn, as its user reads them."""
+"""The tool calls of a turn, as shown to its user."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class ToolCall:
 
     @property
     def arguments_text(self) -> str | None:
-        """Return the arguments as JSON for people."""
+        """Return the arguments as readable JSON."""
         return None if self.arguments is None else arguments_text(self.arguments)
 
     @property
     def size(self) -> int:
         """Return the approximate number of characters of the texts."""
-        asked = size_of(self.approval) if self.approval is not None else 0
-        own = len(json.dumps(self.arguments)) + len(self.arguments_text or "")
-        return own + asked + len(self.result or "")
+        approval_size = size_of(self.approval) if self.approval is not None else 0
+        own_size = len(json.dumps(self.arguments)) + len(self.arguments_text or "")
+        return own_size + approval_size + len(self.result or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def calls_of(turn: Turn, records: CallRecords, now: datetime) -> list[ToolCall]:
     times = {step.call_id or "": step for step in records.times}
     approvals = {one.call_id: as_shown(one.at(now), shared=records.shared) for one in records.approvals}
 
-    def read(call_id: str) -> ToolCall:
+    def build_call(call_id: str) -> ToolCall:
         part, result = called.get(call_id), results.get(call_id)
         time, approval = times.get(call_id), approvals.get(call_id)
         tool = part.tool_name if part else approval.tool if approval else (time and time.name) or ""
@@ -92,7 +92,7 @@ def calls_of(turn: Turn, records: CallRecords, now: datetime) -> list[ToolCall]:
             ended_at=time and time.ended_at,
         )
 
-    return [read(call_id) for call_id in {**called, **times, **approvals}]
+    return [build_call(call_id) for call_id in {**called, **times, **approvals}]
 
 
 def _state(turn: Turn, result: _Result | None, time: StepTime | None, approval: Approval | None) -> CallState:
@@ -108,8 +108,8 @@ def _parts(messages: Sequence[ModelMessage], kind: type[P]) -> Iterator[P]:
 
 
 def _result(part: ToolReturnPart[Any]) -> _Result:
-    own = replace(part, content=without_changed_arguments(part.content))
-    text = own.model_response_str(wrap_if_error=False)
+    shown = replace(part, content=without_changed_arguments(part.content))
+    text = shown.model_response_str(wrap_if_error=False)
     return _Result("completed" if part.outcome == "success" else "failed", text)
 
 

@@ -55,7 +55,7 @@ class EventRecorder:
             ending,
             spent=self._journal.owed,
             stopped_at=written,
-            stopped_request=self._journal.asked,
+            stopped_request=self._journal.estimated_request,
             times=self._journal.timings.unstored(),
         )
 

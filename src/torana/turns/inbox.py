@@ -51,7 +51,7 @@ class Submitted:
 
     turn: Turn
     new: bool
-    standings: Sequence[LimitStatus] = ()
+    limit_statuses: Sequence[LimitStatus] = ()
 
 
 class Turns:
@@ -222,7 +222,7 @@ class Turns:
             self._runner.cancel(accepted.interrupts)
         if accepted.steers is not None:
             self._runner.steer(accepted.steers)
-        return Submitted(turn=turn, new=True, standings=admitted.standings)
+        return Submitted(turn=turn, new=True, limit_statuses=admitted.statuses)
 
     async def _store_answered(self, inbound: Inbound, text: str, also: InTransaction) -> Turn:
         new = self._new(inbound)

@@ -74,7 +74,7 @@ class TurnJournal:
         self.timings = TurnTimings(turn, usage_of=budgets.prices.usage)
         self._request = request
         #: Estimated tokens of the last model request.
-        self.asked: int | None = None
+        self.estimated_request: int | None = None
         #: The values that ``leave`` received when the run was interrupted.
         self.owed = Usage()
         self.was_asking = False
@@ -136,7 +136,7 @@ class TurnJournal:
 
     async def hold(self, request: RequestTokens) -> None:
         """Reserve tokens for a model request, and store that it is sent."""
-        self.asked = request.likely
+        self.estimated_request = request.likely
         if self._refusal is None:
             self._note(await self._run(partial(self._hold, request=request)))
 

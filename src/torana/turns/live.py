@@ -51,19 +51,18 @@ class LiveTurn:
     request: RequestTokens | None = None
     #: Set when the turn has settled a step, waits for an approval, or has ended.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-
     #: Set, and replaced by a new event, when a call of the turn begins to wait for an approval.
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    approval_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def note_question(self) -> None:
+    def note_approval_request(self) -> None:
         """Wake the callers that wait for an approval, and the recovery that runs this turn alone."""
         self.settled.set()
-        self.asked.set()
-        self.asked = asyncio.Event()
+        self.approval_requested.set()
+        self.approval_requested = asyncio.Event()
 
     @property
     def awaits_approval(self) -> bool:
-        return self.slot is not None and self.slot.away > 0
+        return self.slot is not None and self.slot.waiting_calls > 0
 
     def abandon(self, error: Exception) -> None:
         """End the waits of callers with an error: the turn does not end in this process."""

@@ -49,10 +49,10 @@ class OpenApprovals:
             await asyncio.Event().wait()
             raise AssertionError("no event is ever set")
         while True:
-            asked = one.asked
+            approval_requested = one.approval_requested
             if one.awaits_approval and (found := await self._database.run(find)) is not None:
                 return found
-            await asked.wait()
+            await approval_requested.wait()
 
     async def asking_turn(self, turn: Turn) -> Turn:
         """Return the turn whose approval a message decided, or the turn of the message itself."""

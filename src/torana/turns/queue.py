@@ -1,4 +1,4 @@
-"""Refuse messages: bounds on the number of queued ones, and sessions that are blocked."""
+"""Limits on the number of unanswered messages, and blocked sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCKED = (
 
 
 class Queued(Protocol):
-    """The properties of a message or a turn that count in the queue."""
+    """The properties of a message or turn by which the limits count it."""
 
     @property
     def owner(self) -> str: ...
@@ -49,7 +49,7 @@ class Queue:
 
 
 def _sender(message: Queued) -> tuple[str | None, str | None]:
-    """Return the user; without one, the created token, which has the share of a user."""
+    """Return the user. Without a user, return the created token, which then counts like a user."""
     return message.user, None if message.user is not None else message.token
 
 
@@ -62,7 +62,7 @@ class BlockedSessions(set[str]):
             raise QueueFull(_BLOCKED, headers={"Retry-After": "60"})
 
     def not_running_error(self, session_id: str) -> GatewayError:
-        """Return the error for a turn that has not ended and that no task of this process runs."""
+        """Return the error for an unfinished turn that this process does not run."""
         return blocked_error() if session_id in self else draining_error()
 
 

@@ -127,7 +127,7 @@ class Runner:
         for task in self._unblocking:
             task.cancel()
         await asyncio.gather(*self._unblocking, return_exceptions=True)
-        waiting = {one.task for one in self.live.entries() if one.slot is not None and one.slot.rests}
+        waiting = {one.task for one in self.live.entries() if one.slot is not None and one.slot.is_idle}
         if busy := self._tasks - waiting:
             await asyncio.wait(busy, timeout=grace)
         remaining = list(self._tasks)
@@ -281,13 +281,13 @@ class Runner:
         def on_opened(approval: Approval) -> None:
             asked.append({"approvalId": approval.id, "tool": approval.tool, "callId": approval.call_id})
             activity.publish_turn("approval.required", turn, **asked[0])
-            one.note_question()  # recovery does not wait for a person
+            one.note_approval_request()  # recovery does not wait for a person
             recorder("approval.required", approval_event_data(approval))
             decide = f"torana approvals approve {approval.id}"
             _log.info("approval_required", extra={"tool": approval.tool, "decide": decide})
 
         @asynccontextmanager
-        async def away() -> AsyncGenerator[None]:
+        async def while_waiting() -> AsyncGenerator[None]:
             measurements = self.live.measurements
             with measurements.time("approval"), measurements.tracer.span("approval", **call):
                 async with slot.release_while_waiting():
@@ -299,7 +299,7 @@ class Runner:
             said=recorder.text,
             keep=keep,
             run=self.writer.persist,
-            away=away,
+            while_waiting=while_waiting,
             opened=on_opened,
         )
         for ids in asked:

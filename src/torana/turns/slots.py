@@ -13,8 +13,8 @@ from torana.workers.fair_slots import FairSlots
 class Slot:
     """Limits the concurrency and the time of a turn. Raises ``TimeoutError`` after ``timeout`` seconds.
 
-    Users whose turns wait get free slots in turn. While the turn only waits for approvals, the slot is released
-    and the time limit is paused.
+    Users with waiting turns receive free slots in rotation. While a turn only waits for approvals, its slot is
+    released and its time limit is paused.
     """
 
     def __init__(self, *, slots: FairSlots, user: str, timeout: float) -> None:
@@ -25,15 +25,15 @@ class Slot:
         #: Seconds left of the turn's time limit when it is paused.
         self._left = timeout
         self._held = False
-        self._coming_back = asyncio.Lock()
+        self._reacquisition = asyncio.Lock()
         #: Number of the turn's unfinished calls, and how many of these wait for approval.
         self.calls = 0
-        self.away = 0
+        self.waiting_calls = 0
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether the turn only waits for approvals."""
-        return 0 < self.calls <= self.away
+        return 0 < self.calls <= self.waiting_calls
 
     @property
     def is_expired(self) -> bool:
@@ -43,48 +43,48 @@ class Slot:
     def count(self, calls: int) -> None:
         """Add to the number of unfinished calls; a negative number subtracts."""
         self.calls += calls
-        self._leave_if_at_rest()
+        self._release_if_idle()
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()
-        await self._take()
+        await self._acquire()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._give()
+        self._release()
         await self._limit.__aexit__(kind, raised, trace)
 
     @asynccontextmanager
     async def release_while_waiting(self) -> AsyncGenerator[None]:
         """Mark one call as waiting for approval; at the exit, wait until the turn has a slot again."""
-        self.away += 1
-        self._leave_if_at_rest()
+        self.waiting_calls += 1
+        self._release_if_idle()
         try:
             yield
         finally:
-            self.away -= 1
-        async with self._coming_back:  # several calls share the turn's only slot
+            self.waiting_calls -= 1
+        async with self._reacquisition:  # several calls share the turn's only slot
             if not self._held:
-                await self._take()
+                await self._acquire()
 
-    def _leave_if_at_rest(self) -> None:
-        if self._held and self.rests:
-            self._stop_time()
-            self._give()
+    def _release_if_idle(self) -> None:
+        if self._held and self.is_idle:
+            self._pause_limit()
+            self._release()
 
-    async def _take(self) -> None:
+    async def _acquire(self) -> None:
         await self._slots.acquire(self._user)
         self._held = True
         if not self.is_expired:
             self._limit.reschedule(asyncio.get_running_loop().time() + self._left)
 
-    def _give(self) -> None:
+    def _release(self) -> None:
         if self._held:
             self._held = False
             self._slots.release(self._user)
 
-    def _stop_time(self) -> None:
+    def _pause_limit(self) -> None:
         end = self._limit.when()
         if end is not None and not self.is_expired:
             self._left = end - asyncio.get_running_loop().time()

@@ -150,7 +150,7 @@ def test_similarity_is_the_angle_between_vectors(clock: Callable[[], datetime]) 
 
 def test_fused_ranking_prefers_items_high_in_both(clock: Callable[[], datetime]) -> None:
     at = clock()
-    a, b, c = (Recalled(memory=stored_memory(name, at), score=1.0, held=0) for name in "abc")
+    a, b, c = (Recalled(memory=stored_memory(name, at), score=1.0, matched_terms=0) for name in "abc")
 
     whole = fuse_rankings([a, b], [c, b])
 

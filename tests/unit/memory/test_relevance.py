@@ -19,7 +19,7 @@ def candidate(number: int, text: str) -> Candidate:
 def test_single_character_matches_words_that_begin_with_it() -> None:
     once, twice = candidate(1, "日程 月曜"), candidate(2, "日程 日曜")
     assert [fit.memory.id for fit in rank(["日"], [once, twice], total=2)] == ["mem_2", "mem_1"]
-    assert [fit.held for fit in rank(["日", "日程"], [twice], total=2)] == [2]
+    assert [fit.matched_terms for fit in rank(["日", "日程"], [twice], total=2)] == [2]
 
 
 def test_single_character_queries_are_not_slower() -> None:

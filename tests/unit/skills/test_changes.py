@@ -99,12 +99,12 @@ class Place:
         return digest
 
     def status_of(self, slug: str = "tea") -> SkillDetails:
-        shown = self.changes.standings.get(slug)
+        shown = self.changes.statuses.get(slug)
         assert shown is not None
         return shown
 
     def state(self, slug: str = "tea") -> str:
-        return self.status_of(slug).standing.state
+        return self.status_of(slug).status.state
 
     def loaded(self, slug: str = "tea") -> bool:
         """Return whether the catalogue has the user's skill of this slug, ten seconds later."""
@@ -155,7 +155,7 @@ async def refused(work: Awaitable[Any], kind: type[GatewayError]) -> str:
 async def test_installed_skill_waits_in_quarantine(place: Place, pack: Callable[..., bytes]) -> None:
     await place.install(pack(NEEDY_TEA))
     shown = place.status_of()
-    assert (shown.standing.state, shown.standing.origin, shown.standing.installed) == (
+    assert (shown.status.state, shown.status.origin, shown.status.installed) == (
         "quarantine",
         "test",
         True,
@@ -171,7 +171,7 @@ async def test_approved_skill_is_loaded_with_its_grants(place: Place) -> None:
     assert place.loaded()
     assert place.approve_with_grant() == WANTED
     assert place.skills.catalogue().counts()["user"] == 1
-    assert (place.state(), place.status_of().standing.granted) == ("active", True)
+    assert (place.state(), place.status_of().status.granted) == ("active", True)
 
 
 async def test_skill_approved_without_scripts_gives_instructions_only(place: Place) -> None:
@@ -210,7 +210,7 @@ async def test_changed_file_disables_an_installed_skill(place: Place, change: Ca
     assert place.installed.granted_needs(skill) is None
     assert not place.loaded()
     assert place.state() in ("changed", "broken")
-    assert place.status_of().standing.fault
+    assert place.status_of().status.fault
 
 
 async def test_changed_skill_is_loaded_after_a_new_approval(place: Place) -> None:
@@ -325,8 +325,8 @@ async def test_skill_placed_by_hand_gives_instructions_until_approved(place: Pla
     assert current is not None
     await place.changes.approve("tea", digest=current.skill.digest, act=ACT)
     assert place.approve_with_grant() == WANTED
-    standing = place.status_of().standing
-    assert (standing.state, standing.granted, standing.installed) == ("active", True, False)
+    status = place.status_of().status
+    assert (status.state, status.granted, status.installed) == ("active", True, False)
 
 
 async def test_changed_file_revokes_the_grant_and_keeps_the_instructions(place: Place) -> None:
@@ -337,9 +337,9 @@ async def test_changed_file_revokes_the_grant_and_keeps_the_instructions(place: 
     (folder / "scripts" / "brew.sh").write_text("echo coffee\n")
     assert place.approve_with_grant() is None
     assert place.loaded()
-    standing = place.status_of().standing
-    assert (standing.state, standing.granted) == ("active", False)
-    assert "changed after its scripts were approved" in (standing.fault or "")
+    status = place.status_of().status
+    assert (status.state, status.granted) == ("active", False)
+    assert "changed after its scripts were approved" in (status.fault or "")
 
 
 async def test_grant_requires_that_the_files_read_are_the_approved_ones(place: Place) -> None:
@@ -399,7 +399,7 @@ async def test_skill_placed_by_hand_does_not_inherit_a_grant(place: Place) -> No
     place.put()
     assert place.approve_with_grant() is None
     assert place.loaded()
-    by_hand, installed = (one for one in place.changes.standings.list_statuses() if one.slug == "tea")
+    by_hand, installed = (one for one in place.changes.statuses.list_statuses() if one.slug == "tea")
     assert (by_hand.installed, installed.installed) == (False, True)
     assert "placed by hand" in (installed.fault or "")
 
@@ -424,7 +424,7 @@ async def test_unknown_skill_cannot_be_changed(place: Place, slug: str) -> None:
         changes.remove(slug, act=ACT),
     ):
         await refused(work, NotFound)
-    assert changes.standings.get(slug) is None
+    assert changes.statuses.get(slug) is None
 
 
 # --- changes by the operator
@@ -486,7 +486,7 @@ async def test_new_version_waits_while_the_approved_one_stays_active(place: Plac
     shown = place.status_of()
     assert shown.current is not None
     assert shown.newer is not None
-    assert (shown.current.skill.digest, shown.newer.skill.digest) == (old, shown.standing.newer)
+    assert (shown.current.skill.digest, shown.newer.skill.digest) == (old, shown.status.newer)
     await place.changes.approve("tea", digest=shown.newer.skill.digest, act=ACT)
     assert place.loaded()
     assert (place.folder() / "new").exists()
@@ -516,7 +516,7 @@ async def test_withdrawn_version_leaves_quarantine(place: Place) -> None:
     newer = await place.changes.update_from_archive("tea", tarred({**NEEDY_TEA, "tea/new": ""}), act=ACT)
     assert newer.next_digest is not None
     await place.changes.update_from_archive("tea", tarred(NEEDY_TEA), act=ACT)
-    assert (place.loaded(), place.status_of().newer, place.status_of().standing.newer) == (True, None, None)
+    assert (place.loaded(), place.status_of().newer, place.status_of().status.newer) == (True, None, None)
     assert place.leftovers() == set()
     assert len(list(place.root.iterdir())) == 1
     await refused(place.changes.approve("tea", digest=newer.next_digest, act=ACT), SkillChanged)

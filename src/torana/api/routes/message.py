@@ -108,7 +108,7 @@ async def _submit(services: Services, inbound: Inbound) -> tuple[Turn, Mapping[s
     if not submitted.new:
         await message.give_back()
         return submitted.turn, _REPLAYED
-    return submitted.turn, headers(submitted.standings)
+    return submitted.turn, headers(submitted.limit_statuses)
 
 
 async def _plain(

@@ -62,7 +62,7 @@ router = new_router()
 async def list_skills(request: Request) -> SkillStandingsBody:
     skills = services_of(request).skills
     async with skills.reporting:
-        found = await anyio.to_thread.run_sync(skills.changes.standings.list_statuses)
+        found = await anyio.to_thread.run_sync(skills.changes.statuses.list_statuses)
     items = [SkillStandingBody.from_status(status) for status in found]
     return SkillStandingsBody(items=items, next=None)
 
@@ -217,7 +217,7 @@ async def disable_skill(request: Request, slug: Id) -> SkillDetailBody:
 
 async def _details(services: Services, slug: str) -> SkillDetailBody:
     async with services.skills.reporting:
-        found = await anyio.to_thread.run_sync(services.skills.changes.standings.get, slug)
+        found = await anyio.to_thread.run_sync(services.skills.changes.statuses.get, slug)
     if found is None:
         raise unknown_skill(slug)
     return SkillDetailBody.from_details(found)

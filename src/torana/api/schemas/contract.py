@@ -1,4 +1,4 @@
-"""Bodies of the contract's endpoints: messages, answers, problems, health and skills."""
+"""Bodies of the contract's endpoints: messages, replies, problems, health and skills."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class InputPartsBody(Wire):
 
     instructions: Annotated[int, Field(description="The instructions, with memories, skills and the summary.")]
     tools: Annotated[int, Field(description="The definitions of tools.")]
-    history: Annotated[int, Field(description="The messages: earlier ones, this one, and results of tools.")]
+    history: Annotated[int, Field(description="Earlier messages, this message, and results of tools.")]
 
 
 class FileBody(RequestBody):
@@ -89,7 +89,7 @@ class UsageBody(Wire):
 
 
 class AnswerBody(Wire):
-    """The agent's answer to a message, or the approval question that its turn waits for."""
+    """The agent's reply to a message, or the approval question that its turn waits for."""
 
     reply: str
     id: Annotated[str, Field(description="The id of the turn.")]
@@ -116,7 +116,7 @@ class AnswerBody(Wire):
 
     @classmethod
     def from_turn(cls, turn: Turn) -> Self:
-        """Return the answer of a completed turn."""
+        """Return the body of a completed turn."""
         return cls.model_validate(
             {
                 "reply": turn.reply or "",
@@ -133,10 +133,10 @@ class AnswerBody(Wire):
 
     @classmethod
     def from_waiting(cls, waiting: WaitingTurn) -> Self:
-        """Return the question of a turn that waits for an approval."""
-        answer = cls.from_turn(waiting.turn)
+        """Return the body of a turn that waits for an approval, with the question as its reply."""
+        body = cls.from_turn(waiting.turn)
         approval = AskedApprovalBody.model_validate(waiting.approval)
-        return answer.model_copy(update={"reply": waiting.text, "status": "waiting", "approval": approval})
+        return body.model_copy(update={"reply": waiting.text, "status": "waiting", "approval": approval})
 
 
 class ProblemFault(Wire):

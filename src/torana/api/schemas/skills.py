@@ -127,7 +127,7 @@ class SkillDetailBody(SkillStandingBody):
     def from_details(cls, details: SkillDetails) -> Self:
         """Return the body of a skill with its versions."""
         return cls.from_status(
-            details.standing,
+            details.status,
             current=details.current and SkillVersionBody.from_look(details.current),
             newer=details.newer and SkillVersionBody.from_look(details.newer),
         )

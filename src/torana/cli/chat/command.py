@@ -90,9 +90,9 @@ class ChatCommand:
             text = sys.stdin.buffer.read().decode(errors="replace").strip()
             if not text:
                 raise typer.BadParameter("standard input contains no message")
-            return runner.run(conversation.say(text, self._files))
+            return runner.run(conversation.send(text, self._files))
         if self._message:
-            return runner.run(conversation.say(" ".join(self._message), self._files))
+            return runner.run(conversation.send(" ".join(self._message), self._files))
         lines = (line.decode(errors="replace") for line in sys.stdin.buffer)
         # The lines are read outside of the loop, so that Ctrl-C interrupts the wait for the next one.
         outcomes = [_take(runner, conversation, line) for line in _until_quit(lines)]
@@ -100,17 +100,17 @@ class ChatCommand:
 
 
 def _take(runner: asyncio.Runner, conversation: Conversation, line: str) -> bool:
-    """Handle a line of a pipe; return False for a message that got no complete answer."""
+    """Handle a line of a pipe; return False for a message that received no complete reply."""
     match line:
         case "/new":
-            conversation.start_afresh()
+            conversation.start_new_channel()
             typer.echo("A new conversation.")
         case "/help":
             typer.echo(_HELP)
         case "":
             pass
         case _:
-            return runner.run(conversation.say(line))
+            return runner.run(conversation.send(line))
     return True
 
 

@@ -24,13 +24,14 @@ from torana.store.rows.approval_questions import visible
 AskUser = Callable[[str], Awaitable[bool | None]]
 
 _SCHEDULING = ("schedule_once", "schedule_repeating")
-#: The maximum number of pages read at a time; the next time continues after them.
+#: The maximum number of pages of messages that one search for replies reads; the next search reads on.
 _PAGES = 5
+#: The maximum number of characters of a message in a label.
 _LABEL = 40
 
 
 class Conversation:
-    """Sends messages to one channel, and prints answers."""
+    """Sends messages to one channel, and prints replies."""
 
     def __init__(
         self,
@@ -46,27 +47,27 @@ class Conversation:
         self._ask = ask
         self._channel = self._first_channel = channel
         self._user = user
-        #: The turn that is followed.
+        #: The id of the turn whose events are being read.
         self._turn = ""
-        #: The message of each turn of this chat.
-        self._asked: dict[str, str] = {}
-        #: The turn that was followed when the gateway stopped.
-        self._broken_off = ""
-        #: The start of the chat: earlier answers are not printed.
-        self._began = utc_now()
-        #: The turns whose answers have been printed.
+        #: The message of each turn of this chat, by the id of the turn.
+        self._sent: dict[str, str] = {}
+        #: The id of the turn whose events ended because the gateway stopped.
+        self._interrupted = ""
+        #: The start of the chat: earlier replies are not printed.
+        self._started_at = utc_now()
+        #: The ids of the turns whose replies have been printed.
         self._seen: set[str] = set()
         #: The cursor of the last page of each session.
         self._pages: dict[str, str] = {}
         #: True if the agent created a schedule.
         self.scheduled = False
 
-    def start_afresh(self) -> None:
+    def start_new_channel(self) -> None:
         """Continue in a new channel."""
         self._channel = f"{self._first_channel}:{secrets.token_hex(4)}"
 
-    async def say(self, content: str, files: Sequence[AttachedFile] = ()) -> bool:
-        """Send a message, print the answer as it arrives, and return whether it is complete."""
+    async def send(self, content: str, files: Sequence[AttachedFile] = ()) -> bool:
+        """Send a message, print the reply as it arrives, and return whether the reply is complete."""
         # Input in an encoding other than UTF-8 contains surrogates, which JSON cannot encode.
         content = content.encode(errors="replace").decode()
         body: dict[str, Any] = {"content": content, "channelId": self._channel, "userId": self._user}
@@ -83,46 +84,48 @@ class Conversation:
                     return self._print_problem(response.json())
                 return await self._follow(response, message=content)
         except httpx2.TransportError as error:
-            return self._complain(f"no gateway responds at {self._client.base_url}: {error}")
+            return self._print_error(f"no gateway responds at {self._client.base_url}: {error}")
         except ValueError:  # such as the page of a proxy
-            return self._complain(f"the server at {self._client.base_url} did not answer like a gateway")
+            return self._print_error(
+                f"the server at {self._client.base_url} sent a response that is not a gateway's"
+            )
 
     async def cancel(self) -> bool:
-        """Cancel the turn that is followed; return whether there is one."""
+        """Cancel the turn whose events are being read; return False if there is none."""
         if not self._turn:
             return False
         with suppress(httpx2.TransportError):
             await self._client.post(f"v1/turns/{self._turn}/cancel")
         return True
 
-    async def late_answers(self) -> list[str]:
-        """Return other answers in the channel since the chat began, with a label: late ones, and reminders."""
+    async def late_replies(self) -> list[str]:
+        """Return the late replies and reminders in the channel that were not printed, each with a label."""
         labelled: list[str] = []
         with suppress(httpx2.TransportError):  # the next message reports the missing gateway
             async for message in self._messages():
                 turn_id = message["turnId"]
                 if message["role"] == "assistant" and turn_id not in self._seen:
                     self._seen.add(turn_id)
-                    if datetime.fromisoformat(message["createdAt"]) >= self._began:
-                        labelled.append(_label(message, question=self._asked.get(turn_id, "")))
+                    if datetime.fromisoformat(message["createdAt"]) >= self._started_at:
+                        labelled.append(_label(message, question=self._sent.get(turn_id, "")))
         return labelled
 
     async def can_resume(self) -> bool:
-        """Return whether the turn that the gateway's stop interrupted has ended or asks a question."""
-        if not self._broken_off:
+        """Return whether the interrupted turn has ended or waits for an approval."""
+        if not self._interrupted:
             return False
         with suppress(httpx2.TransportError):
-            turn = await self._client.get(f"v1/turns/{self._broken_off}")
+            turn = await self._client.get(f"v1/turns/{self._interrupted}")
             return not turn.is_error and turn.json()["status"] not in ("queued", "running")
         return False
 
     async def resume(self) -> bool:
-        """Follow the interrupted turn again; return whether its answer is complete."""
-        self._turn, self._broken_off = self._broken_off, ""
+        """Follow the interrupted turn again; return whether its reply is complete."""
+        self._turn, self._interrupted = self._interrupted, ""
         async with self._client.stream("GET", f"v1/turns/{self._turn}/events") as response:
-            return await self._follow(response, message=self._asked[self._turn])
+            return await self._follow(response, message=self._sent[self._turn])
 
-    async def decide_open(self) -> int:
+    async def decide_open_approvals(self) -> int:
         """Ask the user about each open approval that the token may decide; return their number."""
         found = await self._client.get("v1/approvals", params={"limit": "50"})
         if found.is_error:
@@ -134,43 +137,43 @@ class Conversation:
         return len(items)
 
     async def model(self) -> str | None:
-        """Return the models of the gateway; None if the token may not read them."""
+        """Return the names of the gateway's models; None if the token may not read them."""
         status = await self._client.get("v1/status")
         return None if status.is_error else ", ".join(status.json()["model"])
 
     async def _messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the channel's messages that this token may read, from the last page that was read."""
+        """Yield the channel's messages that this token may read, after the pages that were read before."""
         wanted = {"channelId": self._channel, "limit": "1"} | ({"userId": self._user} if self._user else {})
         found = await self._client.get("v1/sessions", params=wanted)
         for session in () if found.is_error else found.json()["items"]:
-            place = f"v1/sessions/{session['id']}/messages"
+            path = f"v1/sessions/{session['id']}/messages"
             for _ in range(_PAGES):
-                behind = {"limit": "200", "after": self._pages.get(place, "")}
-                page = await self._client.get(place, params=behind)
+                query = {"limit": "200", "after": self._pages.get(path, "")}
+                page = await self._client.get(path, params=query)
                 document: dict[str, Any] = {"items": [], "next": None} if page.is_error else page.json()
                 for item in document["items"]:
                     yield item
                 if document["next"] is None:
                     break
-                self._pages[place] = document["next"]
+                self._pages[path] = document["next"]
 
     async def _follow(self, response: httpx2.Response, *, message: str) -> bool:
-        with suppress(httpx2.TransportError):  # the same as a response without its last event
+        with suppress(httpx2.TransportError):  # treated as a response without its last event
             async for event, data in _events(response):
                 ended = await self._handle(event, data)
-                self._asked[self._turn] = message
+                self._sent[self._turn] = message
                 if ended is not None:
                     self._seen.add(self._turn)
                     self._turn = ""
                     return ended
-        self._broken_off, self._turn = self._turn, ""
-        return self._complain(
-            "The gateway stopped. It answers the message after its next start: "
-            f"torana turns show {self._broken_off}"
+        self._interrupted, self._turn = self._turn, ""
+        return self._print_error(
+            "The gateway stopped. It completes the reply after its next start: "
+            f"torana turns show {self._interrupted}"
         )
 
     async def _handle(self, event: str, data: dict[str, Any]) -> bool | None:
-        """Handle an event; for the last event, return whether the answer is complete."""
+        """Handle an event. For the last event, return whether the reply is complete; otherwise None."""
         match event:
             case "message.delta":
                 self._output.add(data["text"])
@@ -186,7 +189,7 @@ class Conversation:
                 self._output.finish()
                 return True
             case "turn.failed" if data["code"] == "turn_cancelled":
-                return self._complain("Cancelled.")
+                return self._print_error("Cancelled.")
             case "turn.failed":
                 return self._print_problem(data)
             case _:
@@ -202,40 +205,40 @@ class Conversation:
             self._output.note(f"× {name} did not succeed")
         self.scheduled = self.scheduled or (succeeded is not None and data["tool"] in _SCHEDULING)
 
-    async def _decide(self, asked: dict[str, Any]) -> None:
+    async def _decide(self, approval: dict[str, Any]) -> None:
         """Ask the user whether a tool may run. Without a terminal, deny it."""
-        arguments = json.dumps(asked["arguments"], ensure_ascii=False)
-        what = on_one_line(visible(f"{asked['tool']} with {arguments}"))
+        arguments = json.dumps(approval["arguments"], ensure_ascii=False)
+        call = on_one_line(visible(f"{approval['tool']} with {arguments}"))
         body = {"decision": "deny"}
-        match await self._ask(f"Allow {what}? [y/N] "):
+        match await self._ask(f"Allow {call}? [y/N] "):
             case True:
-                body = {"decision": "approve", "digest": asked["digest"]}
+                body = {"decision": "approve", "digest": approval["digest"]}
             case None:
-                self._complain(f"Denied {what}: there is no terminal to ask on.")
+                self._print_error(f"Denied {call}: there is no terminal to ask on.")
                 body["reason"] = "there was no terminal to ask on"
             case _:
                 pass
-        answer = await self._client.post(f"v1/approvals/{quote(asked['id'], safe='')}", json=body)
-        if answer.is_error:
-            self._complain(answer.json()["detail"])
+        response = await self._client.post(f"v1/approvals/{quote(approval['id'], safe='')}", json=body)
+        if response.is_error:
+            self._print_error(response.json()["detail"])
 
     def _print_problem(self, problem: dict[str, Any]) -> bool:
         if problem["code"] == "unauthorized":
-            return self._complain(other_token(str(self._client.base_url).rstrip("/")))
-        return self._complain(f"{problem['error']}: {problem['detail']}")
+            return self._print_error(other_token(str(self._client.base_url).rstrip("/")))
+        return self._print_error(f"{problem['error']}: {problem['detail']}")
 
-    def _complain(self, why: str) -> bool:
-        self._output.complain(why)
+    def _print_error(self, message: str) -> bool:
+        self._output.error(message)
         return False
 
 
 def _label(message: dict[str, Any], *, question: str) -> str:
-    """Return an answer below the time, and below the beginning of its question if this chat asked it."""
+    """Return a reply below a line with the time and the beginning of its message, if this chat sent it."""
     at = datetime.fromisoformat(message["createdAt"]).astimezone()
-    asked = on_one_line(question)
-    if len(asked) > _LABEL:
-        asked = f"{asked[:_LABEL]}…"
-    label = f"{at:%H:%M} · late answer to “{asked}”" if asked else f"{at:%H:%M}"
+    sent = on_one_line(question)
+    if len(sent) > _LABEL:
+        sent = f"{sent[:_LABEL]}…"
+    label = f"{at:%H:%M} · late reply to “{sent}”" if sent else f"{at:%H:%M}"
     return f"{label}\n\n{message['content']}"
 
 

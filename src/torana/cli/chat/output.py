@@ -1,4 +1,4 @@
-"""Print the replies and remarks of a chat: as plain text, or as Markdown on a terminal."""
+"""Print the replies and notes of a chat: as plain text, or as Markdown on a terminal."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Output(Protocol):
         ...
 
     def note(self, line: str) -> None:
-        """Print a remark about the reply."""
+        """Print a note about the reply."""
         ...
 
-    def complain(self, line: str) -> None:
+    def error(self, line: str) -> None:
         """Print an error."""
         ...
 
 
 class PlainOutput:
-    """Prints replies as they arrive, for pipes and files: no remarks, no Markdown."""
+    """Prints replies as they arrive, for pipes and files: no notes, no Markdown."""
 
     def __init__(self) -> None:
         self._in_line = False
@@ -57,19 +57,19 @@ class PlainOutput:
         self._in_line = True
 
     def finish(self) -> None:
-        """End the reply, also an empty one, with a line end."""
+        """End the reply with a line break, even if the reply is empty."""
         typer.echo()
         self._in_line = False
 
     def replace(self, text: str) -> None:
-        """Print the whole reply; earlier text cannot be taken back."""
+        """Print the whole reply; earlier text cannot be removed."""
         self._end_line()
         self.add(text)
 
     def note(self, line: str) -> None:
         """Print nothing."""
 
-    def complain(self, line: str) -> None:
+    def error(self, line: str) -> None:
         """Print an error on standard error, on a line of its own."""
         self._end_line()
         typer.echo(printable(line), err=True)
@@ -80,7 +80,7 @@ class PlainOutput:
 
 
 class MarkdownOutput:
-    """Prints replies as Markdown, wrapped at words, one block as soon as it is complete."""
+    """Prints replies as Markdown: each block when it is complete, wrapped between words."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False, emoji=False)
@@ -88,7 +88,7 @@ class MarkdownOutput:
         self._printed = False
 
     def add(self, text: str) -> None:
-        """Print the blocks that are complete with this text."""
+        """Add text, and print the blocks that it completes."""
         self._pending += printable(text)
         end = _end_of_blocks(self._pending)
         if end:
@@ -101,7 +101,7 @@ class MarkdownOutput:
         self._pending, self._printed = "", False
 
     def replace(self, text: str) -> None:
-        """Print the whole reply; earlier blocks cannot be taken back."""
+        """Print the whole reply; earlier blocks cannot be removed."""
         self._pending = ""
         self.add(text)
 
@@ -110,7 +110,7 @@ class MarkdownOutput:
         self.finish()
         self._console.print(Text(printable(line), style="dim"))
 
-    def complain(self, line: str) -> None:
+    def error(self, line: str) -> None:
         """Print an error in red below the text so far."""
         self.finish()
         self._console.print(Text(printable(line), style="red"))
@@ -135,7 +135,7 @@ def _escape_tokens(tokens: Iterable[Token]) -> None:
 
 
 def _end_of_blocks(text: str) -> int:
-    """Return the end of the last empty line that is not inside of a code block; 0 if there is none."""
+    """Return the end of the last empty line that is not inside a code block; 0 if there is none."""
     end, start = 0, 0
     for line, is_code in _lines(text):
         start += len(line)
@@ -145,7 +145,7 @@ def _end_of_blocks(text: str) -> int:
 
 
 def _with_hard_breaks(text: str) -> str:
-    """Return Markdown in which the line ends outside of code blocks are kept, as chats show them."""
+    """Return Markdown with a hard line break at each line end outside code blocks, as in chats."""
     return "".join(line if is_code else line.replace("\n", "  \n") for line, is_code in _lines(text))
 
 

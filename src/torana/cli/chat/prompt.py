@@ -29,13 +29,13 @@ HELP = (
     "/new starts a new conversation, /stop cancels what runs in it, /status shows it, /approve asks about "
     "waiting tool calls, /attach FILE adds a file to the next message, /model shows the model, /quit or Ctrl-D "
     "ends the chat.\n"
-    "Enter sends. Alt-Enter, or a \\ at the end of a line, starts a new line. Ctrl-C cancels a running answer "
+    "Enter sends. Alt-Enter, or a \\ at the end of a line, starts a new line. Ctrl-C cancels a running reply "
     "and clears the line; twice, it ends the chat."
 )
 
 _CONTINUED = "\\"
 _ATTACH = "/attach"
-#: Seconds between two looks for late answers and reminders.
+#: Seconds between two searches for late replies and reminders.
 _LOOK = 2.0
 #: Seconds within which a second Ctrl-C at an empty prompt ends the chat.
 _TWICE = 2.0
@@ -58,7 +58,7 @@ class ChatHistory(FileHistory):
 
 
 class ChatPrompt:
-    """Reads messages, and prints late answers and reminders while it waits for one."""
+    """Reads messages, and prints late replies and reminders while it waits for one."""
 
     def __init__(self, *, conversation: Conversation, output: MarkdownOutput, history: History) -> None:
         self._conversation = conversation
@@ -103,17 +103,17 @@ class ChatPrompt:
                 await watching
 
     async def _watch(self) -> None:
-        """Print what arrives while the prompt waits, and leave the prompt to continue an interrupted turn."""
+        """Print replies that arrive at the prompt, and leave it when an interrupted turn can continue."""
         while True:
-            for answer in await self._conversation.late_answers():
-                await run_in_terminal(lambda answer=answer: self._print(answer))
+            for reply in await self._conversation.late_replies():
+                await run_in_terminal(lambda reply=reply: self._print(reply))
             if await self._conversation.can_resume():
                 self._session.app.exit(result=None)
                 return
             await asyncio.sleep(_LOOK)
 
-    def _print(self, answer: str) -> None:
-        self._output.add(answer)
+    def _print(self, reply: str) -> None:
+        self._output.add(reply)
         self._output.finish()
 
     async def _take(self, line: str) -> None:
@@ -121,26 +121,26 @@ class ChatPrompt:
             case "/help":
                 self._output.note(HELP)
             case "/new":
-                self._conversation.start_afresh()
+                self._conversation.start_new_channel()
                 self._output.note("A new conversation.")
             case "/model":
                 model = await self._conversation.model()
                 self._output.note(model or "The token may not read the model (scope admin).")
             case "/approve":
-                if not await self._conversation.decide_open():
+                if not await self._conversation.decide_open_approvals():
                     self._output.note("No tool call waits for approval.")
             case _ if line.split()[0] == _ATTACH:
                 self._attach(line.removeprefix(_ATTACH))
             case _:
                 files, self._files = self._files, []
-                await self._interruptible(self._conversation.say(line, files))
+                await self._interruptible(self._conversation.send(line, files))
 
     def _attach(self, paths: str) -> None:
         """Add files to the next message; without a path, remove them."""
         try:
             found = [read_file(path) for path in shlex.split(paths)]
         except (ValueError, OperatorError) as error:
-            self._output.complain(str(error))
+            self._output.error(str(error))
             return
         self._files = [*self._files, *found] if found else []
         names = ", ".join(map(str, self._files))
@@ -163,7 +163,7 @@ class ChatPrompt:
         try:
             await running
         except asyncio.CancelledError:
-            self._output.complain("Stopped waiting. The answer will appear here.")
+            self._output.error("Stopped waiting. The reply will appear here.")
         finally:
             loop.remove_signal_handler(signal.SIGINT)
             for task in cancelling:

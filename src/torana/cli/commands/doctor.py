@@ -152,14 +152,14 @@ def _skills(loaded: Loaded) -> str:
     except (DataDirUnusable, DatabaseUnusable):
         return "unknown, because the database cannot be read"
     counts = here.skills.catalogue().counts()
-    standings = here.standings.list_statuses()
-    if faults := [f"{one.slug}: {one.fault}" for one in standings if one.fault]:
+    statuses = here.statuses.list_statuses()
+    if faults := [f"{one.slug}: {one.fault}" for one in statuses if one.fault]:
         raise OperatorError("; ".join(faults))
-    waiting = [one.slug for one in standings if one.state == "quarantine" or one.newer]
-    unapproved = [one.slug for one in standings if one.has_unapproved_scripts]
+    waiting = [one.slug for one in statuses if one.state == "quarantine" or one.newer]
+    unapproved = [one.slug for one in statuses if one.has_unapproved_scripts]
     told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
     told += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
-    too_long = [one.slug for one in standings if one.warnings]
+    too_long = [one.slug for one in statuses if one.warnings]
     told += (
         f"; too long, so that only a part is used: {', '.join(too_long)} (`torana skills list`)"
         if too_long

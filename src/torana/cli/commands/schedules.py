@@ -58,14 +58,14 @@ def list_(
 def show(
     schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """Show a schedule with its next time, or the reason why it has none."""
+    """Show a schedule with the time of its next run, or the reason why there is none."""
     from torana.store.rows import schedules as rows
 
     settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.get, owner=EVERYONE, schedule_id=schedule_id)
     found = read_store(settings, work)
     if found is None:
-        raise OperatorError(f"there is no schedule {schedule_id}; `torana schedules list` names them")
+        raise OperatorError(f"there is no schedule {schedule_id}; `torana schedules list` lists them")
     _print(_document(found), as_json=as_json)
 
 
@@ -96,9 +96,9 @@ def add(
     as_json: JsonFlag = False,
 ) -> None:
     """Add a reminder or a task to the running gateway."""
-    wish = {"text": text, "kind": "task" if task else "remind", "at": at, "rule": rule}
-    wish |= {"userId": user, "channelId": channel, "timezone": timezone, "missed": missed}
-    body = {name: value for name, value in wish.items() if value is not None}
+    fields = {"text": text, "kind": "task" if task else "remind", "at": at, "rule": rule}
+    fields |= {"userId": user, "channelId": channel, "timezone": timezone, "missed": missed}
+    body = {name: value for name, value in fields.items() if value is not None}
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
     made: dict[str, Any] = gateway.ask("POST", "/v1/schedules", read=dict, body=body)
     print_result(f"{made['id']} is due at {made['dueAt']}", made, as_json=as_json)
@@ -141,11 +141,11 @@ def run(
 
 
 def _ask(
-    method: str, schedule_id: str, what: str, config: ConfigFlag, data_dir: DataDirFlag
+    method: str, schedule_id: str, action: str, config: ConfigFlag, data_dir: DataDirFlag
 ) -> Mapping[str, Any]:
-    """Return the gateway's schedule. Raises ``OperatorError`` if no gateway runs or it refuses."""
+    """Return the schedule after a request to the gateway. Raises ``OperatorError``, also for a refusal."""
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    return gateway.ask(method, f"/v1/schedules/{quote(schedule_id, safe='')}{what}", read=dict)
+    return gateway.ask(method, f"/v1/schedules/{quote(schedule_id, safe='')}{action}", read=dict)
 
 
 def _print(schedule: Mapping[str, Any], *, as_json: bool) -> None:

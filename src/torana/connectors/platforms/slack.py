@@ -63,8 +63,8 @@ _PAGE = 200
 #: The type of the metadata that contains a part's key.
 _MARK = "torana_part"
 
-#: Subtypes of messages; others report changes, members or settings.
-_SAID = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
+#: Subtypes of messages from a person or bot; the others report changes of messages, members or settings.
+_MESSAGE_SUBTYPES = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
 #: Reasons of a "disconnect" that only request a new connection.
 _RENEWALS = frozenset({"warning", "refresh_requested"})
 _CREDENTIALS = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
@@ -432,7 +432,7 @@ def _message(envelope: _Envelope) -> _Event | None:
     except ValidationError:
         logging.getLogger(__name__).warning("slack_message_unreadable")
         return None
-    said = (event.subtype or "") in _SAID and (event.text or event.files)
+    said = (event.subtype or "") in _MESSAGE_SUBTYPES and (event.text or event.files)
     return event if said and event.channel and event.ts and (event.user or event.bot_id) else None
 
 

@@ -11,8 +11,8 @@ from torana.messages import ID_LIMIT
 
 def channel_of(account: str, place: Place) -> str:
     """Return the session's channel: the account, the chat and its thread, or a digest if that is too long."""
-    steps = [account, place.chat] if place.thread is None else [account, place.chat, place.thread]
-    channel = "/".join(step.replace("%", "%25").replace("/", "%2F") for step in steps)
+    parts = [account, place.chat] if place.thread is None else [account, place.chat, place.thread]
+    channel = "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
     if len(channel) <= ID_LIMIT and channel.isprintable():
         return channel
     return f"{account}/{hashlib.sha256(channel.encode('utf-8', 'replace')).hexdigest()}"

@@ -28,7 +28,7 @@ CLEARLY = 1.5
 #: Number of significant words that a message and a skill must share.
 SHARED_WORDS = 2
 
-# Words that say nothing about the topic.
+# Words that do not indicate the topic.
 _STOPWORDS = frozenset(
     words(
         "a about an and any are as at be by can could did do does for from get give has have help how i "
@@ -51,9 +51,10 @@ _TIME_MISSING = (
     "When should I remind you? I found no time that I can read. Write for example “tomorrow at 9”, "
     "“in 20 minutes” or “every weekday at 17:00”."
 )
-#: Tools that delete for good are not called for a message with a spelling mistake.
+#: Tools that delete permanently; they are not called for a message with a spelling mistake.
 _NEVER_GUESSED = frozenset({"delete_file", "forget", "remove_from_list"})
-# The curly opening quote excludes itself: otherwise each of many would be followed to the end of the text.
+# A quoted text contains no curly opening quote: otherwise each of many opening quotes would start a search to
+# the end of the message.
 _QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”')
 
 
@@ -70,7 +71,7 @@ class Chooser:
     def __init__(self, *, cards: Sequence[Card], tools: Mapping[str, ToolDefinition]) -> None:
         self._cards = {card.slug: card for card in cards}
         self._tools = tools
-        self._card_words = {card.slug: _about(card) for card in cards}
+        self._card_words = {card.slug: _text_of(card) for card in cards}
         self._tool_words = {name: f"{name} {tool.description or ''}" for name, tool in tools.items()}
         self._card_ranking = Ranking(self._card_words)
         self._tool_ranking = Ranking(self._tool_words)
@@ -83,9 +84,9 @@ class Chooser:
     def choose(
         self, text: str, earlier: Sequence[str] = ()
     ) -> ExplicitCall | Unclear | FixedReply | Fit | None:
-        """Return the call for a message, an explanation, a reply, a skill, or None. Deterministic.
+        """Return a call, an explanation, a reply or a skill for a message, or None. Deterministic.
 
-        ``earlier`` are the messages before it, oldest first; "and in Paris?" refers to them.
+        ``earlier`` are the messages before it, oldest first. Messages such as "and in Paris?" refer to them.
         """
         if call := read_call(text, self._tools):
             return call
@@ -127,7 +128,7 @@ class Chooser:
 
     def _first_readable(self, card: Card) -> str:
         for example in card.examples:
-            if self._match_reader(read(example), _by_order(card)):
+            if self._match_reader(read(example), _tools_with_rules(card)):
                 return f"“{example}”"
             if self._without_text(example):
                 return f"“{example}”, with the text below it"
@@ -135,7 +136,7 @@ class Chooser:
 
     def _by_rule(self, message: BuiltinMessage, ranked: Sequence[Match]) -> ExplicitCall | None:
         """Return the call of the first matching rule: those of the best skill first, other rules last."""
-        of_skills = [name for match in ranked for name in _by_order(self._cards[match.key])]
+        of_skills = [name for match in ranked for name in _tools_with_rules(self._cards[match.key])]
         return self._match_reader(message, [*of_skills, *READERS])
 
     def _match_reader(self, message: BuiltinMessage, names: Sequence[str]) -> ExplicitCall | None:
@@ -176,11 +177,11 @@ class Chooser:
         The message may contain at most one quoted value, the argument.
         """
         ranked = self._tool_ranking.rank(message.question, limit=2)
-        if not _clear(ranked) or ranked[0].key in READERS or _NO_REQUEST.search(message.phrase):
+        if not _is_clear(ranked) or ranked[0].key in READERS or _NO_REQUEST.search(message.phrase):
             return None
-        name, said = ranked[0].key, _significant_words(message.question)
+        name, used = ranked[0].key, _significant_words(message.question)
         about = _significant_words(self._tool_words[name])
-        if not said or not _significant_words(name) <= said or 2 * len(said & about) < len(said):
+        if not used or not _significant_words(name) <= used or 2 * len(used & about) < len(used):
             return None
         arguments = _quoted_argument(self._tools[name], message)
         return None if arguments is None else ExplicitCall(name, arguments)
@@ -188,8 +189,8 @@ class Chooser:
     def _explain_unavailable(self, message: BuiltinMessage) -> Unclear | None:
         """Return an explanation for a message that names or implies a tool that is not available."""
         others = (name for name in READERS if name not in self._tools)
-        read_by = (name for name in others if READERS[name](message) is not None)
-        name = called_name(message.text) or next(read_by, None)
+        matching = (name for name in others if READERS[name](message) is not None)
+        name = called_name(message.text) or next(matching, None)
         return self._unusable(name) if name else None
 
     def _unusable(self, name: str) -> Unclear:
@@ -201,7 +202,7 @@ class Chooser:
         )
 
     def _fit(self, message: BuiltinMessage, ranked: Sequence[Match]) -> Fit | None:
-        if not _clear(ranked):
+        if not _is_clear(ranked):
             return None
         card = self._cards[ranked[0].key]
         if any(name in READERS and name in self._tools for name in card.tools):
@@ -210,16 +211,16 @@ class Chooser:
         return Fit(card) if len(shared) >= SHARED_WORDS else None
 
 
-def _by_order(card: Card) -> list[str]:
+def _tools_with_rules(card: Card) -> list[str]:
     """Return the skill's tools that have a rule, in the order of the rules."""
     return [name for name in READERS if name in card.tools]
 
 
-def _about(card: Card) -> str:
+def _text_of(card: Card) -> str:
     return "\n".join((card.slug, card.title, card.description, *card.examples))
 
 
-def _clear(ranked: Sequence[Match]) -> bool:
+def _is_clear(ranked: Sequence[Match]) -> bool:
     return bool(ranked) and (len(ranked) == 1 or ranked[0].score >= CLEARLY * ranked[1].score)
 
 

@@ -32,20 +32,20 @@ _TRANSIENT = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPSta
 async def send(client: httpx2.AsyncClient, request: httpx2.Request, *, retries: int) -> httpx2.Response:
     """Send a request, and return the response before its body is read.
 
-    After a transient failure, the request is repeated after a pause. Raises ``httpx2.HTTPError``, also for a
-    status other than 2xx, after its body was read.
+    After a transient failure, the request is repeated after a pause, at most ``retries`` times. Raises
+    ``httpx2.HTTPError``. If the status is not 2xx, the body of the response is read before the error is raised.
     """
-    for left in range(retries, -1, -1):
+    for retries_left in range(retries, -1, -1):
         try:
             response = await client.send(request, stream=True)
         except httpx2.RequestError:
-            if not left:
+            if not retries_left:
                 raise
             await _wait({})
             continue
         if response.is_success:
             return response
-        if not (left and _may_repeat(response)):
+        if not (retries_left and _may_repeat(response)):
             # This also closes the response.
             await response.aread()
             response.raise_for_status()
@@ -56,7 +56,7 @@ async def send(client: httpx2.AsyncClient, request: httpx2.Request, *, retries: 
 
 @contextmanager
 def translate_errors(model: str, namespace: str) -> Generator[None]:
-    """Translate errors of HTTP and of JSON to pydantic-ai's errors."""
+    """Translate HTTP and JSON errors to the errors of pydantic-ai."""
     try:
         yield
     except httpx2.HTTPStatusError as error:
@@ -70,12 +70,12 @@ def translate_errors(model: str, namespace: str) -> Generator[None]:
 
 
 def raise_if_error(chunk: Mapping[str, Any], model: str, request: httpx2.Request) -> None:
-    """Raise the error that a server sends in a stream after status 200; its cause names the server."""
+    """Raise the error of a chunk, which a server may send after status 200. Its cause has the URL."""
     if body := chunk.get("error"):
         message = _fields(body).get("message")
-        usable = message if isinstance(message, str) and message else "An error occurred during streaming"
-        cause = httpx2.RequestError(usable, request=request)
-        raise _model_errors.stream_error(model, usable, body) from cause
+        text = message if isinstance(message, str) and message else "An error occurred during streaming"
+        cause = httpx2.RequestError(text, request=request)
+        raise _model_errors.stream_error(model, text, body) from cause
 
 
 def _status_error(response: httpx2.Response, model: str, namespace: str) -> ModelAPIError:

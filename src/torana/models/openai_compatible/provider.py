@@ -1,4 +1,4 @@
-"""The services with this interface: their profiles of models, and an HTTP client for one address and key."""
+"""Providers with a Chat Completions API: the profiles of their models, and the HTTP client."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ _FAMILIES: Mapping[str, Callable[[str], ModelProfile | None]] = {
 }
 
 
-def _of_openai(model_name: str) -> ModelProfile:
+def _openai_profile(model_name: str) -> ModelProfile:
     # Fine-tuned models accept fewer kinds of schemas.
     schemas = OpenAIJsonSchemaTransformer if model_name.startswith("ft:") else NewSchemas
     return merge_profile(openai_model_profile(model_name), ModelProfile(json_schema_transformer=schemas))
 
 
-def _of_ollama(model_name: str) -> ModelProfile:
+def _ollama_profile(model_name: str) -> ModelProfile:
     return merge_profile(
         OpenAIModelProfile(json_schema_transformer=OpenAIJsonSchemaTransformer),
-        _family(model_name.lower()),
+        _family_profile(model_name.lower()),
         OpenAIModelProfile(
             openai_chat_thinking_field="reasoning", openai_supports_strict_tool_definition=False
         ),
     )
 
 
-def _of_vllm(model_name: str) -> ModelProfile:
-    # The names are those of Hugging Face: an organization and a model.
+def _vllm_profile(model_name: str) -> ModelProfile:
+    # vLLM uses the names of Hugging Face: `organization/model`.
     bare_name = model_name.lower().rpartition("/")[2].replace("qwen3-coder", "qwen-3-coder", 1)
     return merge_profile(
         OpenAIModelProfile(json_schema_transformer=OpenAIJsonSchemaTransformer),
-        _family(bare_name),
+        _family_profile(bare_name),
         OpenAIModelProfile(openai_supports_strict_tool_definition=True)
         if bare_name.startswith("qwen-3-coder")
         else None,
@@ -64,18 +64,21 @@ def _of_vllm(model_name: str) -> ModelProfile:
     )
 
 
-def _family(model_name: str) -> ModelProfile | None:
+def _family_profile(model_name: str) -> ModelProfile | None:
     return next(
         (profile(model_name) for start, profile in _FAMILIES.items() if model_name.startswith(start)), None
     )
 
 
-#: The services by pydantic-ai's name of the provider.
-_PROFILES = {"openai": _of_openai, "ollama": _of_ollama, "vllm": _of_vllm}
+#: The functions that return a model's profile, by the name of the provider in pydantic-ai.
+_PROFILES = {"openai": _openai_profile, "ollama": _ollama_profile, "vllm": _vllm_profile}
 
 
 class ChatProvider(Provider[httpx2.AsyncClient]):
-    """An address, a key, and the client that pydantic-ai opens again for another event loop."""
+    """The base URL, the key and the HTTP client of a provider.
+
+    pydantic-ai creates a new client for another event loop.
+    """
 
     def __init__(self, name: str, *, base_url: str, api_key: str, retries: int = 0) -> None:
         self._name = name
@@ -92,7 +95,7 @@ class ChatProvider(Provider[httpx2.AsyncClient]):
 
     @property
     def base_url(self) -> str:
-        """The address, with a slash at its end."""
+        """Return the base URL, with a slash at its end."""
         return self._base_url
 
     @property

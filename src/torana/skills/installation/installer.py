@@ -50,8 +50,8 @@ class SkillInstaller:
         self._skills = skills
         self._installed = installed
         #: The statuses of the skills.
-        self.standings = SkillStatuses(skills=skills, installed=installed)
-        self._versions = SkillVersions(statuses=self.standings)
+        self.statuses = SkillStatuses(skills=skills, installed=installed)
+        self._versions = SkillVersions(statuses=self.statuses)
         self._fetcher = fetcher
         self._clock = clock
         self._decisions = StoredDecisions(database=database, skills=skills, installed=installed)

@@ -36,7 +36,7 @@ class SkillSource:
 
     @property
     def is_local(self) -> bool:
-        """Return whether the source is on this machine or uses a person's own keys."""
+        """Return whether the source is a path on this machine, or git over another protocol than HTTPS."""
         return not self.address.startswith("https://")
 
     def __str__(self) -> str:
@@ -51,15 +51,18 @@ def read_source(text: str, *, local: bool) -> SkillSource:
     Raises ``SkillInvalid``.
     """
     if not text.strip() or len(text) > ADDRESS_LIMIT or not text.isprintable():
-        raise SkillInvalid("The source is empty; name a folder, an archive, a git address or an https URL.")
+        raise SkillInvalid(
+            "The source is empty, too long or has control characters; name a folder, an archive, a git address "
+            "or an https URL."
+        )
     address, _, revision = text.partition("#")
     # Without `local`, the caller must not learn which paths exist.
     if local and _is_path(text):
-        return _at(_path(text))
+        return _local_source(_path(text))
     if local and _is_path(address):
-        return _git(str(_path(address)), revision)
+        return _git_source(str(_path(address)), revision)
     if text.startswith(("git+", "ssh://", "git://")) or _SCP.fullmatch(address):
-        return _git(address.removeprefix("git+"), revision)
+        return _git_source(address.removeprefix("git+"), revision)
     parts = split_address(address)
     if parts.scheme == "http":
         raise SkillInvalid(
@@ -71,7 +74,7 @@ def read_source(text: str, *, local: bool) -> SkillSource:
     _refuse_credentials(address)
     names = [name for name in parts.path.split("/") if name]
     if parts.path.endswith(".git") or (parts.hostname in _FORGES and len(names) == 2 and not parts.query):
-        return _git(address, revision)
+        return _git_source(address, revision)
     return SkillSource(kind="url", address=address)
 
 
@@ -88,7 +91,7 @@ def split_address(address: str) -> SplitResult:
     return parts
 
 
-def _at(path: Path) -> SkillSource:
+def _local_source(path: Path) -> SkillSource:
     if not path.is_file() and not path.is_dir():
         raise SkillInvalid(f"{path} is neither a file nor a folder.")
     return SkillSource(kind="file" if path.is_file() else "folder", address=str(path))
@@ -99,7 +102,7 @@ def pack_folder(folder: Path) -> bytes:
 
     Raises ``SkillInvalid`` above a limit, and for a file that cannot be read.
     """
-    room = _Room()
+    quota = _PackingQuota()
     packed = io.BytesIO()
     try:
         with (
@@ -107,7 +110,7 @@ def pack_folder(folder: Path) -> bytes:
             tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
         ):
             for path in _files_below(folder):
-                room.take(path)
+                quota.take(path)
                 archive.add(path, arcname=f"{folder.name}/{path.relative_to(folder)}", recursive=False)
     except (OSError, ValueError) as error:
         raise SkillInvalid(f"{folder} cannot be read ({error}); correct its permissions.") from error
@@ -128,8 +131,8 @@ def read_archive(file: Path) -> bytes:
     return data
 
 
-class _Room:
-    """The remaining entries and bytes while a folder is packed."""
+class _PackingQuota:
+    """The entries and bytes that may still be packed."""
 
     def __init__(self) -> None:
         self._entries, self._bytes = ENTRY_LIMIT, UNPACKED_LIMIT
@@ -165,7 +168,7 @@ def _path(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
-def _git(address: str, revision: str) -> SkillSource:
+def _git_source(address: str, revision: str) -> SkillSource:
     if revision and (_REVISION.fullmatch(revision) is None or ".." in revision):
         raise SkillInvalid(
             f"{revision!r} is not the name of a branch, tag or commit; write the name after the '#'."

@@ -1,7 +1,7 @@
 """Copy the rows of a database page by page, and compare source and copy.
 
 The rows of a table are copied in the order of their keys, and each page is a transaction. An interrupted copy
-continues behind the last key of each table.
+continues after the last key of each table.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from torana.store.engine.table_copy import TableCopy, read_last_number, set_last
 
 T = TypeVar("T")
 
-#: Begins to report the progress of a part of the work with this name.
+#: Returns a context in which the progress of a step with this name is reported.
 ShowProgress = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReport:
-    """A complete copy: whether it continued an earlier one, and the digest of each table."""
+    """The result of a copy: whether it continued an unfinished copy, and the digest of each table."""
 
     continued: bool
     tables: Mapping[str, TableDigest]
@@ -48,7 +48,9 @@ class CopyReport:
 async def copy_between(
     source: DatabasePlace, target: CopyTarget, *, restart: bool, show_progress: ShowProgress
 ) -> CopyReport:
-    """Copy all rows of a database that no gateway uses, and make the copy usable if it equals the source.
+    """Copy all rows of a database, and make the copy usable if it equals the source.
+
+    No gateway may use either database.
 
     Continues an unfinished copy of the same source, unless ``restart``. The caller holds the lock of the data
     directory. Raises ``OperatorError`` and leaves the source unchanged.
@@ -137,7 +139,7 @@ class _Copy:
 
 
 class _Counter:
-    """Counts rows, and reports the number of them with that of all rows."""
+    """Counts rows, and reports the count and the total."""
 
     def __init__(self, report: Progress, total: int, done: int = 0) -> None:
         self._report = report
@@ -153,7 +155,7 @@ class _Counter:
 async def _pages(
     side: _Side, table: TableCopy, *, after: Sequence[Any] | None = None
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    """Return the rows of a table behind a key; each page is read in a transaction of its own."""
+    """Yield the rows of a table after a key. Each page is read in its own transaction."""
     while page := await side.run(partial(_read_page, table, after=after)):
         yield page
         after = table.key_of(page[-1])
@@ -183,6 +185,6 @@ async def _digest(side: _Side, table: TableCopy, compared: _Counter) -> TableDig
 
 
 def _describe(error: BaseException) -> str:
-    """Return the first line of an error; the following ones may contain values of rows."""
+    """Return the first line of an error. The other lines may contain values of rows."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return next(iter(str(cause).splitlines()), type(error).__name__)

@@ -18,25 +18,25 @@ T = TypeVar("T")
 
 @compiles(OnConflictDoUpdate, "postgresql")
 def _on_conflict(element: Any, compiler: Any, **options: Any) -> str:
-    # The clause of SQLite's dialect lacks only the name of a constraint, which SQLite cannot name.
+    # PostgreSQL's compiler also reads the name of a constraint, which the clause of SQLite does not have.
     element.constraint_target = None
     return compiler.visit_on_conflict_do_update(element, **options)
 
 
-class _Written(FunctionElement[T]):
-    """An expression that each dialect writes in its own form; ``{}`` stands for the arguments."""
+class _DialectExpression(FunctionElement[T]):
+    """An expression with a form for each dialect; ``{}`` stands for the arguments."""
 
     sqlite: ClassVar[str]
     postgresql: ClassVar[str]
 
 
-@compiles(_Written)
-def _write(element: _Written[Any], compiler: SQLCompiler, **options: Any) -> str:
+@compiles(_DialectExpression)
+def _write(element: _DialectExpression[Any], compiler: SQLCompiler, **options: Any) -> str:
     form: str = getattr(element, compiler.dialect.name)
     return form.format(compiler.process(element.clauses, **options))
 
 
-class Larger(_Written[int]):
+class Larger(_DialectExpression[int]):
     """The larger of two numbers."""
 
     type = sa.BigInteger()
@@ -45,7 +45,7 @@ class Larger(_Written[int]):
     postgresql = "greatest({})"
 
 
-class Octets(_Written[int]):
+class Octets(_DialectExpression[int]):
     """The number of bytes of a text in UTF-8."""
 
     type = sa.BigInteger()
@@ -54,7 +54,7 @@ class Octets(_Written[int]):
     postgresql = "octet_length({})"
 
 
-class FloatSum(_Written[float]):
+class FloatSum(_DialectExpression[float]):
     """The sum of a column as a floating-point number: it cannot overflow, and it is 0 for no rows."""
 
     type = sa.Float()
@@ -63,7 +63,7 @@ class FloatSum(_Written[float]):
     postgresql = "coalesce(sum({})::float8, 0)"
 
 
-class ThisReplica(_Written[str]):
+class ThisReplica(_DialectExpression[str]):
     """The id of the replica that executes the statement; NULL in SQLite, which one process uses."""
 
     type = sa.Text()
@@ -72,7 +72,7 @@ class ThisReplica(_Written[str]):
     postgresql = "current_setting('torana.replica', true)"
 
 
-class IsOwn(_Written[bool]):
+class IsOwn(_DialectExpression[bool]):
     """True if a column names this replica; always true in SQLite."""
 
     type = sa.Boolean()
@@ -81,7 +81,7 @@ class IsOwn(_Written[bool]):
     postgresql = "({} = current_setting('torana.replica', true))"
 
 
-class IsAbandoned(_Written[bool]):
+class IsAbandoned(_DialectExpression[bool]):
     """True if a column names no living replica; always true in SQLite, whose earlier process has ended."""
 
     type = sa.Boolean()

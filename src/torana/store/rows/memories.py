@@ -74,11 +74,11 @@ def add(
 
     A live memory with the same subject is superseded.
     """
-    standing = live(connection, owner)
-    if same := known(standing):
+    current = live(connection, owner)
+    if same := known(current):
         return same
     _insert_replacing(
-        connection, owner, new, [item.id for item in standing if new.subject and item.subject == new.subject]
+        connection, owner, new, [item.id for item in current if new.subject and item.subject == new.subject]
     )
     return new
 

@@ -28,7 +28,7 @@ class ConversationTools:
 
     @property
     def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
+        """Return the tool functions."""
         return [self.earlier_messages]
 
     @tool(idempotent=True)
@@ -51,30 +51,30 @@ class ConversationTools:
         newest = order == "last"
         found: list[SessionText] = []
         async with aclosing(self._sessions.earlier(ctx.deps.turn, speaker=speaker, newest=newest)) as pages:
-            async for said in pages:
-                # A cancelled call waits for this part of its search, because its slot limits the threads.
-                found += await run_uncancellable(partial(_find, said, about, count - len(found)))
+            async for page in pages:
+                # Slots limit the threads. A cancelled call keeps its slot until its thread ends.
+                found += await run_uncancellable(partial(_find, page, about, count - len(found)))
                 if len(found) == count:
                     break
         if not found:
             return "No earlier message in this conversation matches."
-        asking = ctx.deps.turn.user
-        return "\n".join(_quote(item, asking=asking) for item in (reversed(found) if newest else found))
+        reader = ctx.deps.turn.user
+        return "\n".join(_quote(item, reader=reader) for item in (reversed(found) if newest else found))
 
 
-def _find(said: Iterable[SessionText], about: str, count: int) -> list[SessionText]:
+def _find(page: Iterable[SessionText], about: str, count: int) -> list[SessionText]:
     """Return the first ``count`` messages that contain all words. It may be slow: call it in a thread."""
     wanted = set(words(about))
-    matching = (item for item in said if not wanted or wanted <= set(words(item.text)))
+    matching = (item for item in page if not wanted or wanted <= set(words(item.text)))
     return list(islice(matching, count))
 
 
-def _quote(item: SessionText, *, asking: str | None) -> str:
+def _quote(item: SessionText, *, reader: str | None) -> str:
     text = item.text if len(item.text) <= _EXCERPT else item.text[:_EXCERPT] + " …"
-    return f"{_who(item, asking)} said: {indent_below(text)}"
+    return f"{_speaker_name(item, reader)} said: {indent_below(text)}"
 
 
-def _who(item: SessionText, asking: str | None) -> str:
+def _speaker_name(item: SessionText, reader: str | None) -> str:
     if item.speaker == "assistant":
         return "I"
-    return "You" if item.user == asking else item.user or "Someone"
+    return "You" if item.user == reader else item.user or "Someone"

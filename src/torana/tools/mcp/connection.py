@@ -48,7 +48,7 @@ _PAGES, _READ = 20, 1_000
 #: Maximum length of a result in characters; the gateway's limit for all tools is far lower.
 _LIMIT = 200_000
 #: Maximum length of a server's text in an error message.
-_SAID = 500
+_ERROR_LIMIT = 500
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Connection:
             result = task.result()
         except MCPError as error:
             self.signs.look.set()
-            said = without_hidden(self._server.mask(error.error.message))[:_SAID]
+            said = without_hidden(self._server.mask(error.error.message))[:_ERROR_LIMIT]
             raise ToolError(f"The MCP server {name} refused the call: {said}. {_UNKNOWN}") from error
         except ValidationError as error:
             raise ToolError(f"The MCP server {name} returned an invalid result. {_UNKNOWN}") from error

@@ -40,7 +40,7 @@ FILE_LIMIT = 1_048_576
 _VARIABLE = re.compile(
     r"^\$(?P<whole>[A-Za-z_]\w*)$|\$\{(?:env:)?(?P<part>[A-Za-z_]\w*)(?::-(?P<otherwise>[^}]*))?\}", re.ASCII
 )
-_OWN = "TORANA_"
+_RESERVED_PREFIX = "TORANA_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,31}")
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s#]*)?(\?[^\s#]*)?")
 _TRANSPORTS = frozenset({"stdio", "http", "streamable-http", "streamablehttp", "streamable_http"})
@@ -91,7 +91,7 @@ class Server(BaseModel):
         Mapping[_Header, Annotated[SecretStr, AfterValidator(_header_value)]],
         Field(validation_alias=AliasChoices("headers", "http_headers")),
     ] = {}
-    #: Only these tools are offered; the default is all.
+    #: The names of the tools to offer; None for all.
     include: frozenset[str] | None = None
     exclude: frozenset[str] = frozenset()
     #: Calls of these tools may be repeated after a crash.
@@ -117,7 +117,7 @@ class Server(BaseModel):
         """Return the command or URL without ``env`` and ``headers``. Another source means another server."""
         return json.dumps([self.command, *self.args, self.url])
 
-    def is_wanted(self, tool: str) -> bool:
+    def is_offered(self, tool: str) -> bool:
         """Return whether the settings allow the tool to be offered."""
         return tool not in self.exclude and (self.include is None or tool in self.include)
 
@@ -131,7 +131,7 @@ class Server(BaseModel):
 def read_servers(
     tables: Mapping[str, Mapping[str, Any]], *, file: Path | None, environ: Mapping[str, str]
 ) -> list[Server]:
-    """Return the enabled servers of the settings' tables and of the file, with variables replaced.
+    """Return the enabled servers of the settings' tables and of the file, with variables substituted.
 
     Raises ``ConfigInvalid`` with one line for each fault, without values.
     """
@@ -166,7 +166,7 @@ def valid_servers(
 
 
 def search_path(environ: Mapping[str, str]) -> str:
-    """Return the directories in which programs are searched."""
+    """Return the value of PATH, in which programs of servers are searched."""
     return environ.get("PATH", os.defpath)
 
 
@@ -235,13 +235,18 @@ def _server(
     if ignored := sorted(unused & values.keys() - {"enabled", "disabled", "type", "transport"}):
         _log.warning("mcp_entry_keys_ignored", extra={"entry": where, "keys": ignored})
     missing: list[str] = []
-    own: list[str] = []
+    reserved: list[str] = []
     filled = _substitute_variables(
-        {key: value for key, value in values.items() if key not in unused}, environ, missing.append, own.append
+        {key: value for key, value in values.items() if key not in unused},
+        environ,
+        missing.append,
+        reserved.append,
     )
     cure = "set it, or write it into .env"
     faults = [f"{where}: the environment variable {variable} is not set; {cure}" for variable in missing]
-    faults += [f"{where}: {variable} belongs to the gateway and is not passed to servers" for variable in own]
+    faults += [
+        f"{where}: {variable} belongs to the gateway and is not passed to servers" for variable in reserved
+    ]
     if faults:
         raise ConfigInvalid("\n".join(faults))
     return _validate_server(where, {**filled, "name": slug(name)})
@@ -253,30 +258,32 @@ def _validate_server(where: str, values: Mapping[str, Any]) -> Server:
     except ValidationError as error:
         lines = entry_faults(where, error, of=Server)
     # After a fault in a field, pydantic does not run the check of the whole model.
-    whole = f"{where}: {_COMMAND_OR_URL}"
-    if ("command" in values) == ("url" in values) and whole not in lines:
-        lines.append(whole)
+    message = f"{where}: {_COMMAND_OR_URL}"
+    if ("command" in values) == ("url" in values) and message not in lines:
+        lines.append(message)
     raise ConfigInvalid("\n".join(lines))
 
 
 def _substitute_variables(
-    value: Any, environ: Mapping[str, str], missing: Callable[[str], None], own: Callable[[str], None]
+    value: Any, environ: Mapping[str, str], missing: Callable[[str], None], reserved: Callable[[str], None]
 ) -> Any:
     """Return the value with references to environment variables replaced."""
     if isinstance(value, dict):
         return {
-            key: _substitute_variables(item, environ, missing, own)
+            key: _substitute_variables(item, environ, missing, reserved)
             for key, item in cast("dict[str, Any]", value).items()
         }
     if isinstance(value, list):
-        return [_substitute_variables(item, environ, missing, own) for item in cast("Sequence[Any]", value)]
+        return [
+            _substitute_variables(item, environ, missing, reserved) for item in cast("Sequence[Any]", value)
+        ]
     if not isinstance(value, str):
         return value
 
     def replacement(found: re.Match[str]) -> str:
         variable = found["whole"] or found["part"]
-        if variable.upper().startswith(_OWN):
-            own(variable)
+        if variable.upper().startswith(_RESERVED_PREFIX):
+            reserved(variable)
         elif variable not in environ and found["otherwise"] is None:
             missing(variable)
         return environ.get(variable) or found["otherwise"] or ""

@@ -49,7 +49,7 @@ def vet(server: Server, tools: Iterable[Mapping[str, Any]], *, more: bool, taken
     size = 0
     for tool in tools:
         name = str(tool.get("name", ""))
-        if not server.is_wanted(name):
+        if not server.is_offered(name):
             continue
         if time.thread_time() > end:
             left_out.append(

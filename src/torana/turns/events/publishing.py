@@ -1,4 +1,4 @@
-"""Show the events of the turns that run here to other replicas, over Redis."""
+"""Publish the events of this replica's turns to other replicas over Redis."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: Seconds in which events are collected for one entry. The first event after a pause does not wait.
 _COLLECT = 0.02
 
-#: The memory in bytes of the events of one turn that wait for Redis. Beyond it the whole text is sent instead.
-_WAITING = 65_536
+#: Maximum bytes of the pending events of one turn. Above it, a snapshot of the whole text replaces them.
+_PENDING = 65_536
 
 #: A snapshot of the text replaces the earlier entries after this number of bytes, or of the size of the last
 #: snapshot if that is larger, and after this number of entries.
@@ -40,7 +40,7 @@ _ENTRIES = 2 * _SNAPSHOT_ENTRIES
 #: Seconds after the last event until Redis deletes the stream of a turn that no replica has ended.
 _EXPIRY = 3_600
 
-#: The number of streams that wait for their deletion. Beyond it Redis deletes them by their expiry.
+#: Maximum number of streams that wait for their deletion. Above it, Redis deletes them at their expiry.
 _DELETIONS = 10_000
 
 #: The approximate memory of an event without text.
@@ -49,7 +49,7 @@ _EVENT = 200
 
 @dataclass(slots=True, kw_only=True)
 class _Stream:
-    """The events of one attempt that wait to be added, and the state of the stream."""
+    """The pending events of one attempt, and the state of its stream."""
 
     attempt: int
     number: int = 0
@@ -68,15 +68,15 @@ class _Stream:
             return
         self.events.append((type_, data))
         self.size += _EVENT + sum(len(str(value)) for value in data.values())
-        if self.size > _WAITING:
+        if self.size > _PENDING:
             self.fall_back()
 
     def fall_back(self) -> None:
-        """Send a snapshot instead of the events that wait."""
+        """Replace the pending events with a snapshot, to be made when it is sent."""
         self.events, self.size, self.needs_snapshot = [], 0, True
 
-    def note_taken(self, size: int, *, replaces: bool) -> None:
-        """Note that all that waits becomes the next entry, which replaces the earlier ones or not."""
+    def note_sent(self, size: int, *, replaces: bool) -> None:
+        """Clear the pending events, which were sent as an entry. It ``replaces`` the earlier entries or not."""
         self.number += 1
         self.added = 0 if replaces else self.added + 1
         self.added_bytes = 0 if replaces else self.added_bytes + size
@@ -89,7 +89,7 @@ class _Stream:
         return self.added_bytes > max(_SNAPSHOT_BYTES, self.snapshot_bytes) or self.added >= _SNAPSHOT_ENTRIES
 
     @property
-    def waits(self) -> bool:
+    def has_pending(self) -> bool:
         return bool(self.events) or self.needs_snapshot
 
 
@@ -97,15 +97,15 @@ class _Stream:
 class _Entry:
     id: str
     events: str
-    #: It begins with a snapshot, so that the earlier entries are not needed.
+    #: True if the entry begins with a snapshot, so that earlier entries are not needed.
     replaces: bool
 
 
 class EventPublisher(RedisWorker):
     """Adds the events of running turns to Redis, in the order of their recording.
 
-    It keeps at most ``_WAITING`` bytes for each turn while Redis is slow or fails. Afterwards a snapshot of the
-    text replaces the missing events.
+    While Redis is slow or fails, at most ``_PENDING`` bytes of each turn are kept. Above this limit, a snapshot
+    of the text replaces the events.
     """
 
     _name = "event publisher"
@@ -144,7 +144,7 @@ class EventPublisher(RedisWorker):
 
     async def _work(self) -> None:
         await self._server.probe("publish")
-        self._due.set()  # for what waits since a failure
+        self._due.set()  # events may be pending after a failure
         while True:
             await self._due.wait()
             self._due.clear()
@@ -152,7 +152,7 @@ class EventPublisher(RedisWorker):
             await asyncio.sleep(_COLLECT)
 
     async def _send(self) -> None:
-        """Send all that waits in one round trip. Raises ``RedisUnavailable``."""
+        """Send all pending events and deletions in one round trip. Raises ``RedisUnavailable``."""
         entries = {turn_id: self._take(turn_id, stream) for turn_id, stream in self._streams.items()}
         entries = {turn_id: entry for turn_id, entry in entries.items() if entry is not None}
         sent = {turn_id: self._streams[turn_id] for turn_id in entries}
@@ -172,27 +172,29 @@ class EventPublisher(RedisWorker):
         for (turn_id, stream), length in zip(sent.items(), lengths, strict=True):
             if length is None:  # usually because another replica continues the turn
                 self._streams.pop(turn_id, None)
-            elif length == 1 < stream.number and not entries[turn_id].replaces:  # Redis has lost the others
+            elif (
+                length == 1 < stream.number and not entries[turn_id].replaces
+            ):  # Redis has lost earlier entries
                 stream.fall_back()
                 self._due.set()
 
     def _take(self, turn_id: str, stream: _Stream) -> _Entry | None:
-        """Return what waits as an entry, and let nothing wait."""
-        if not stream.waits or (stream.ended and stream.needs_snapshot):
+        """Return the pending events as an entry, and clear them; None if there are none."""
+        if not stream.has_pending or (stream.ended and stream.needs_snapshot):
             return None
         events: Sequence[Event] = stream.events
         if replaces := stream.needs_snapshot or (stream.is_long and not stream.ended):
             others = [event for event in events if event[0] != "message.delta"]
             events = [("message.snapshot", {"text": self._log.text(turn_id)}), *others]
         document = write_events(merge_deltas(events))
-        stream.note_taken(len(document), replaces=replaces)
+        stream.note_sent(len(document), replaces=replaces)
         return _Entry(id=write_id(stream.attempt, stream.number), events=document, replaces=replaces)
 
 
 async def _execute(client: Redis, entries: Mapping[str, _Entry], deleted: Sequence[str]) -> list[int | None]:
     """Return the length of each stream after its entry was added.
 
-    None if Redis refused it as too old, or because another program has written the key.
+    The length is None if Redis refused the entry: it is too old, or another program has written the key.
     """
     pipeline = client.pipeline(transaction=False)
     for turn_id, entry in entries.items():

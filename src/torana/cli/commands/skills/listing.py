@@ -29,8 +29,8 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
 
     here = SkillsHere(settings_from(config=config, data_dir=data_dir))
     catalogue = here.skills.catalogue()
-    waiting = [one for one in here.standings.list_statuses() if one.state in ("quarantine", "disabled")]
-    active = [one for one in here.standings.list_statuses() if one.state == "active"]
+    waiting = [one for one in here.statuses.list_statuses() if one.state in ("quarantine", "disabled")]
+    active = [one for one in here.statuses.list_statuses() if one.state == "active"]
     if as_json:
         records = [
             _record(here.skills, skill) | {"warnings": list(skill.warnings)} for skill in catalogue.loaded
@@ -61,7 +61,7 @@ def show(
     shown = here.get(slug)
     look = shown.newer or shown.current
     if look is None:
-        raise OperatorError(f"{slug} could not be loaded: {shown.standing.fault}")
+        raise OperatorError(f"{slug} could not be loaded: {shown.status.fault}")
     if as_json:
         typer.echo(json.dumps(_details(here.skills, shown), indent=2))
     else:
@@ -85,13 +85,13 @@ def _record(skills: Skills, skill: Skill) -> dict[str, Any]:
     return SkillBody.from_skill(skill, skills.missing(skill)).model_dump(mode="json")
 
 
-def _news(standing: SkillStatus) -> str:
+def _news(status: SkillStatus) -> str:
     """Return a note if an active skill has a newer version or scripts without approval."""
-    approve = f"`torana skills approve {standing.slug}`"
-    if standing.newer:
+    approve = f"`torana skills approve {status.slug}`"
+    if status.newer:
         return f"a newer version is in quarantine; {approve} activates it"
     return (
-        f"its scripts are not approved; {approve} allows them to run" if standing.has_unapproved_scripts else ""
+        f"its scripts are not approved; {approve} allows them to run" if status.has_unapproved_scripts else ""
     )
 
 
@@ -114,13 +114,13 @@ def _print(shown: SkillDetails, look: Look) -> None:
     from torana.api.schemas.skills import SkillVersionBody
     from torana.cli.commands.skills.printing import report_lines
 
-    skill, standing = look.skill, shown.standing
+    skill, status = look.skill, shown.status
     is_newer = look is shown.newer
-    state = "a newer version, in quarantine" if is_newer else standing.state
-    why = standing.fault or ("" if is_newer else _news(standing))
+    state = "a newer version, in quarantine" if is_newer else status.state
+    why = status.fault or ("" if is_newer else _news(status))
     details = {
         "state": f"{state}: {why}" if why else state,
-        "origin": standing.origin,
+        "origin": status.origin,
         "path": skill.path,
         "version": skill.version,
         "license": skill.license,

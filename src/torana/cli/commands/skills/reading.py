@@ -30,14 +30,14 @@ class SkillsHere:
             installed=self.installed,
             which=Bubblewrap(hidden=[settings.data_dir, settings.skills_dir]).which,
         )
-        self.standings = SkillStatuses(skills=self.skills, installed=self.installed)
+        self.statuses = SkillStatuses(skills=self.skills, installed=self.installed)
 
     def get(self, slug: str) -> SkillDetails:
         """Return a skill in any state. Raises ``OperatorError`` for an unknown slug."""
-        shown = self.standings.get(slug)
+        shown = self.statuses.get(slug)
         if shown is not None:
             return shown
-        near = get_close_matches(slug, [one.slug for one in self.standings.list_statuses()], n=1)
+        near = get_close_matches(slug, [one.slug for one in self.statuses.list_statuses()], n=1)
         hint = f"did you mean {near[0]}?" if near else "`torana skills list` lists all skills"
         raise OperatorError(f"there is no skill {slug!r}; {hint}")
 

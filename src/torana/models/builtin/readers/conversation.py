@@ -24,7 +24,7 @@ _MESSAGES = wordings(
     r" (?:messages?|questions?|answers?|repl(?:y|ies)|thing (?P<thing>i|you) (?:said|asked|wrote)(?: you| me)?)"
     rf"(?: again)?{_HERE}?"
 )
-_SAID = wordings(
+_WHAT_WAS_SAID = wordings(
     r"what (?:did|have) (?P<who>i|you|we) (?P<before>just |first |last )?"
     r"(?:say|said|ask|asked|write|written|answer|answered|reply|replied)"
     r"(?: you| me| to you| to me)?(?P<after>(?: .+)?)"
@@ -52,7 +52,7 @@ def earlier_messages(message: BuiltinMessage) -> Arguments | None:
     """Read a request for the first or last messages, or those about a topic, of either side."""
     if match := _MESSAGES.fullmatch(message.phrase):
         return _list_arguments(match)
-    if match := _SAID.fullmatch(message.phrase):
+    if match := _WHAT_WAS_SAID.fullmatch(message.phrase):
         return _search_arguments(match)
     if match := _MENTIONED.fullmatch(message.phrase):
         return _build_arguments(match["who"], count=ABOUT_COUNT, about=match["about"])

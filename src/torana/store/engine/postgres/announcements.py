@@ -1,4 +1,4 @@
-"""Announcements of changes that other replicas wait for, through LISTEN and NOTIFY."""
+"""Announcements of changes to other replicas, through LISTEN and NOTIFY."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 from torana.errors import StoreUnavailable
 from torana.store.engine.postgres.connection import PostgresUrl
 
-#: The triggers that announce a change when its transaction is committed. The text is the replica that made the
-#: change and the session that it concerns. A turn that a replica gives up concerns all, so it names no session.
+#: The triggers that announce a change when its transaction is committed. The payload is the id of the replica
+#: that made the change, a space, and the id of the session. It names no session if a replica gives a turn back
+#: to the queue, because every other replica may take it.
 TRIGGERS = (
     """
     CREATE FUNCTION announce_turn() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -48,10 +49,10 @@ TRIGGERS = (
 
 
 async def follow_announcements(url: PostgresUrl, replica: str) -> AsyncGenerator[str]:
-    """Yield the session of each change by another replica than ``replica``; "" if it concerns all replicas.
+    """Yield the session of each change by a replica other than ``replica``; "" if the change names no session.
 
-    The first one is "", as soon as changes are announced: earlier ones may have been missed. Raises
-    ``StoreUnavailable`` when there is no connection.
+    The first value is "", as soon as the connection listens: earlier changes may have been missed. Raises
+    ``StoreUnavailable`` if the connection fails.
     """
     import psycopg
 

@@ -16,8 +16,8 @@ from torana.store.engine.tables import approvals, deliveries, timings
 TimingKind = Literal["queue", "model", "tool"]
 TimingState = Literal["running", "completed", "failed", "interrupted"]
 
-#: Maximum rows of each kind that ``of_turn`` reads.
-_READ = 1_000
+#: Maximum number of rows of each table that ``of_turn`` reads.
+_READ_LIMIT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +65,14 @@ class StepTime:
     tries: int | None = None
 
 
-def store(connection: Connection, found: Sequence[Timing]) -> None:
+def store(connection: Connection, times: Sequence[Timing]) -> None:
     """Insert the times, or replace the rows of the same attempt and number."""
-    if found:
-        connection.execute(_STORE, [asdict(one) for one in found])
+    if times:
+        connection.execute(_STORE, [asdict(one) for one in times])
 
 
 def of_turn(connection: Connection, turn_id: str, live: Sequence[Timing]) -> list[StepTime]:
-    """Return the steps of a turn by their start; ``live`` are newer times of the running attempt."""
+    """Return the steps of a turn, ordered by start. ``live`` times replace the rows of the running attempt."""
     rows = connection.execute(_TIMES, {"turn_id": turn_id}).mappings()
     known = {(row["attempt"], row["number"]): Timing(**row) for row in rows}
     known |= {(one.attempt, one.number): one for one in live}
@@ -88,20 +88,20 @@ def _step_of(one: Timing) -> StepTime:
     return StepTime(**values)
 
 
-def _storing() -> sa.Insert:
+def _upsert() -> sa.Insert:
     new = insert(timings)
-    kept = ("state", "ended_at", "name", "input_tokens", "output_tokens", "microusd")
+    updated = ("state", "ended_at", "name", "input_tokens", "output_tokens", "microusd")
     return new.on_conflict_do_update(
-        index_elements=["turn_id", "attempt", "number"], set_={name: new.excluded[name] for name in kept}
+        index_elements=["turn_id", "attempt", "number"], set_={name: new.excluded[name] for name in updated}
     )
 
 
-_STORE = _storing()
+_STORE = _upsert()
 _TIMES = (
     sa.select(timings)
     .where(timings.c.turn_id == sa.bindparam("turn_id"))
     .order_by(timings.c.attempt.desc(), timings.c.number.desc())
-    .limit(_READ)
+    .limit(_READ_LIMIT)
 )
 _APPROVALS = (
     sa.select(
@@ -118,7 +118,7 @@ _APPROVALS = (
     )
     .where(approvals.c.turn_id == sa.bindparam("turn_id"))
     .order_by(approvals.c.created_at.desc())
-    .limit(_READ)
+    .limit(_READ_LIMIT)
 )
 _DELIVERIES = (
     sa.select(
@@ -133,5 +133,5 @@ _DELIVERIES = (
     )
     .where(deliveries.c.turn_id == sa.bindparam("turn_id"))
     .order_by(deliveries.c.number.desc())
-    .limit(_READ)
+    .limit(_READ_LIMIT)
 )
