@@ -1,4 +1,4 @@
-"""An operator's assistant uploads a skill whose report takes long, and asks for the report again and again."""
+"""Attacks by an operator's assistant: skills whose reports are slow, requested many times."""
 
 from __future__ import annotations
 

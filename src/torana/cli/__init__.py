@@ -27,7 +27,7 @@ COMMANDS = {
     "serve": "Run the gateway until Ctrl-C or SIGTERM.",
     "service": "Install the gateway as a service, and show its state and log.",
     "chat": "Chat with the agent in the terminal.",
-    "console": "Open the gateway's page in the browser with a code that signs in.",
+    "console": "Open the gateway's page in the browser, and sign in.",
     "setup": "Choose a model, connect a chat platform, and write the settings.",
     "models": "List the provider's models, test a model, and choose one.",
     "doctor": "Check the installation, and suggest cures.",

@@ -32,8 +32,8 @@ TokenEnvFlag = Annotated[
     str,
     typer.Option(
         "--token-env",
-        help="With --url: the environment variable that contains the token. If it is not set, the command asks "
-        "for a required token.",
+        help="With --url: the environment variable that contains the token. If it is not set and "
+        "the gateway requires a token, the command asks for it.",
     ),
 ]
 #: The default of ``--token-env``.

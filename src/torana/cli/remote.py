@@ -79,9 +79,7 @@ class RunningGateway:
                     raise OperatorError(str(answer.json()["detail"]))
                 yield answer
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
-            raise OperatorError(
-                f"the server at {self.address} sent a response that is not a gateway's: {error!r}"
-            ) from error
+            raise OperatorError(f"no valid response of a gateway from {self.address}: {error!r}") from error
 
     def client(self, *, timeout: float | httpx2.Timeout) -> httpx2.Client:
         """Return a client for other requests, with the gateway's token and without a proxy."""

@@ -21,7 +21,7 @@ from torana.schedules.service import following
 from torana.schedules.words import format_moment
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import schedules as rows
-from torana.store.rows.schedules import Changed, Due, Schedule
+from torana.store.rows.schedules import Due, Schedule, ScheduleChanged
 from torana.turns import Turns
 
 #: The maximum number of running and queued tasks, in total and for one user. Further tasks stay due, so that
@@ -177,7 +177,7 @@ class Ticker:
                 await self._turns.submit(inbound, also=also)
             else:
                 await self._turns.store_answered(inbound, text, also=also)
-        except Changed:
+        except ScheduleChanged:
             return
         except (StoreUnavailable, Draining):
             raise
@@ -215,7 +215,7 @@ class Ticker:
         await self._store(schedule, later)
 
     async def _store(self, was: Schedule, now: Schedule) -> None:
-        with suppress(Changed):
+        with suppress(ScheduleChanged):
             await self._database.run(partial(rows.settle, was=was, now=now))
             if now.reason is not None:
                 _log.warning("schedule_not_run", extra={"schedule": was.id, "reason": now.reason})
@@ -231,7 +231,7 @@ def _settle_all(connection: Connection, was: Sequence[Schedule], now: Sequence[S
     """Store the schedules that differ, unless they were changed meanwhile."""
     for before, after in zip(was, now, strict=True):
         if after != before:
-            with suppress(Changed):
+            with suppress(ScheduleChanged):
                 rows.settle(connection, before, after)
 
 

@@ -21,22 +21,22 @@ Event = tuple[str, str, dict[str, Any]]
 
 
 async def until(happened: Callable[[], object]) -> None:
-    """Run other tasks until the condition holds; the test's own time limit ends the wait otherwise."""
+    """Run other tasks until the condition holds. The time limit of the test ends an endless wait."""
     while not happened():  # noqa: ASYNC110 - the script has no event for having been asked
         await asyncio.sleep(0)
 
 
-def events_of(answer: httpx2.Response) -> list[Event]:
+def events_of(response: httpx2.Response) -> list[Event]:
     """Return the events of a whole stream: type, id and data."""
-    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+    assert response.headers["content-type"].startswith("text/event-stream"), response.text
     events: list[Event] = []
-    for frame in answer.text.split("\n\n")[:-1]:
+    for frame in response.text.split("\n\n")[:-1]:
         fields = dict(line.split(": ", 1) for line in frame.split("\n"))
         events.append((fields["event"], fields["id"], json.loads(fields["data"])))
     return events
 
 
-async def later(client: httpx2.AsyncClient, **body: Any) -> str:
+async def send_without_waiting(client: httpx2.AsyncClient, **body: Any) -> str:
     """Send a message without waiting, and return its turn."""
     answer = await client.post("/message", json=HI | body, headers={"Prefer": "respond-async"})
     return answer.json()["id"]
@@ -57,7 +57,7 @@ async def test_turn_events_equal_events_sent_to_client(start: Start):
 async def test_head_of_events_is_405_without_waiting(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "late"]))
-    turn_id = await later(client)
+    turn_id = await send_without_waiting(client)
     assert (await client.head(f"/v1/turns/{turn_id}/events")).status_code == 405
     assert (await app.turns.reader.get("gateway", turn_id)).state == "running"
     gate.set()
@@ -117,7 +117,7 @@ async def test_failed_turn_is_streamed_from_database_after_restart(start: Start)
 async def test_turn_interrupted_by_restart_resumes_events(start: Start):
     model = ScriptedModel(["It ", asyncio.Event(), "never"])
     app, client = await start(model)
-    turn = await later(client)
+    turn = await send_without_waiting(client)
     await until(lambda: model.requests)
     await app.close()
     _, client = await start(ScriptedModel(["This ", "is it."]))
@@ -153,7 +153,7 @@ async def test_cancelled_turn_keeps_its_partial_reply(start: Start):
 async def test_queued_turn_is_cancelled_without_affecting_other_turns(start: Start):
     gate = asyncio.Event()
     app, client = await start(ScriptedModel([gate, "one"], "three"))
-    first, second, third = [await later(client) for _ in range(3)]
+    first, second, third = [await send_without_waiting(client) for _ in range(3)]
     assert (await client.post(f"/v1/turns/{second}/cancel")).json()["status"] == "cancelled"
     gate.set()
     for turn, reply in ((first, "one"), (third, "three")):
@@ -183,7 +183,7 @@ async def test_failed_turn_can_be_retried(start: Start):
 async def test_only_failed_turn_can_be_retried(start: Start):
     model = ScriptedModel([asyncio.Event(), "never"], "done")
     _, client = await start(model)
-    running = await later(client)
+    running = await send_without_waiting(client)
     answered = (await client.post("/message", json=HI | {"channelId": "d"})).json()["id"]
     for turn in (running, answered):
         refused = await client.post(f"/v1/turns/{turn}/retry")

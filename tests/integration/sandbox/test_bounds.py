@@ -96,7 +96,7 @@ def test_daemon_ends_with_its_script(gateway: Gateway) -> None:
         """
     )
 
-    # It existed, held the outputs open, and is gone.
+    # The daemon existed, held the outputs open, and has ended.
     assert result.text == "exit code 0\nstdout:\n['marker-of-the-daemon\\x0060\\x00']"
     assert running("marker-of-the-daemon") == []
 
@@ -505,7 +505,7 @@ def test_writes_to_a_granted_directory_are_bounded(gateway: Gateway, out: Path) 
     result = gateway.call(arguments=[str(out)], limits={"disk": 16 * 2**20})
 
     assert result.first == "The script was stopped: it wrote more than 16 MiB to its writable directories."
-    # The limit is noticed a moment later.
+    # The gateway checks the limit periodically, so the directory exceeds it for a moment.
     assert 16 <= len(list(out.iterdir())) < 100
 
 
@@ -529,7 +529,7 @@ for n in range(3000):
 
 
 def test_uncounted_writes_are_stopped_by_the_loss_of_disk_space(gateway: Gateway, out: Path) -> None:
-    # The kernel keeps no account of children that are not waited for.
+    # The kernel does not count the writes of ended children for which no process waits.
     gateway.write(
         f"""{WRITE}
 import signal
@@ -567,7 +567,7 @@ def test_disk_space_cannot_be_preallocated(gateway: Gateway, out: Path) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         for folder in (sys.argv[1], "/tmp"):
             file = os.open(f"{folder}/space", os.O_RDWR | os.O_CREAT)
-            # KEEP_SIZE, for which no limit of a file's size counts.
+            # KEEP_SIZE: the limit of a file's size does not apply to it.
             print(libc.fallocate(file, 1, ctypes.c_int64(0), ctypes.c_int64(2**30)))
             print(os.strerror(ctypes.get_errno()))
             for request in (0x40305828, 0x4030582A, 0x40305839):

@@ -256,7 +256,7 @@ def test_invalid_gateway_response_is_reported_in_one_line(
     answering(status, body)
     code, out, err = command("turns", "retry", "t")
     assert (code, out) == (1, "")
-    assert "not a gateway's" in err
+    assert "no valid response of a gateway" in err
     assert err.count("\n") == 1
 
 
@@ -264,4 +264,4 @@ def test_unreachable_gateway_is_reported_in_one_line(command: Command, place: Pa
     with DataDirLock(data_dir=place / "data", address="http://127.0.0.1:9"):
         code, out, err = command("turns", "cancel", "t")
     assert (code, out) == (1, "")
-    assert err.startswith("the server at http://127.0.0.1:9 sent a response that is not a gateway's: ")
+    assert err.startswith("no valid response of a gateway from http://127.0.0.1:9: ")

@@ -1,4 +1,4 @@
-"""Sources of skills: folders, archives, repositories and URLs, and which of them the API accepts."""
+"""Sources of skills: folders, archives, repositories and URLs, and the sources that the API accepts."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def fetcher(*, local: bool = True, guard: Guard | None = None) -> Fetcher:
 async def fetch_files(source: str | SkillSource, target: Path, *, path: str | None = None) -> set[str]:
     """Return the files fetched from a source."""
     meant = read_source(source, local=True) if isinstance(source, str) else source
-    return unpacked(await fetcher().fetch(meant, path=path), target)
+    return unpacked_files(await fetcher().fetch(meant, path=path), target)
 
 
-def unpacked(archive: bytes, target: Path) -> set[str]:
+def unpacked_files(archive: bytes, target: Path) -> set[str]:
     target.mkdir()
     unpack(archive, target)
     return {str(file.relative_to(target)) for file in target.rglob("*") if file.is_file()}
 
 
-async def refused(source: str, *, by: Fetcher | None = None) -> str:
+async def refusal_of(source: str, *, by: Fetcher | None = None) -> str:
     by = by or fetcher()
     with pytest.raises(SkillInvalid) as error:
         await by.fetch(read_source(source, local=by.local))
@@ -155,17 +155,17 @@ async def test_links_and_pipes_in_a_folder_are_refused(tmp_path: Path) -> None:
 async def test_folder_over_the_limits_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(UNPACKED_LIMIT + 1)
-    assert "more than" in await refused(str(tmp_path))
+    assert "more than" in await refusal_of(str(tmp_path))
     (tmp_path / "large").unlink()
     for number in range(2_001):
         (tmp_path / str(number)).touch()
-    assert "more than" in await refused(str(tmp_path))
+    assert "more than" in await refusal_of(str(tmp_path))
 
 
 async def test_archive_file_over_the_limit_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "tea.zip").open("wb") as file:
         file.truncate(11 * MIB)
-    assert "more than 10 MiB" in await refused(str(tmp_path / "tea.zip"))
+    assert "more than 10 MiB" in await refusal_of(str(tmp_path / "tea.zip"))
 
 
 # --- git
@@ -227,17 +227,17 @@ async def test_link_in_a_repository_is_refused(tmp_path: Path) -> None:
 
 async def test_repository_over_the_packed_limit_is_refused(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", {**TEA, "tea/noise": os.urandom(11 * MIB)})
-    assert "10 MiB packed" in await refused(f"{folder}#main")
+    assert "10 MiB packed" in await refusal_of(f"{folder}#main")
 
 
 async def test_repository_over_the_unpacked_limit_is_refused(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", {**TEA, "tea/bomb": bytes(UNPACKED_LIMIT + 6 * MIB)})
-    assert "50 MiB unpacked" in await refused(f"{folder}#main")
+    assert "50 MiB unpacked" in await refusal_of(f"{folder}#main")
 
 
 async def test_error_of_git_is_reported(tmp_path: Path) -> None:
     folder = repository(tmp_path / "tea", TEA)
-    assert "couldn't find remote ref nothing" in await refused(f"{folder}#nothing")
+    assert "couldn't find remote ref nothing" in await refusal_of(f"{folder}#nothing")
 
 
 async def test_silent_git_server_times_out_and_git_is_killed() -> None:
@@ -284,25 +284,25 @@ async def certificate(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trusting(certificate: Path) -> Git:
+def trusting_git(certificate: Path) -> Git:
     """A git runner that trusts the certificate."""
     return Git(environ={"PATH": os.environ["PATH"], "GIT_SSL_CAINFO": str(certificate / "certificate.pem")})
 
 
 async def test_git_over_https_connects_to_the_checked_address(
-    tmp_path: Path, certificate: Path, trusting: Git
+    tmp_path: Path, certificate: Path, trusting_git: Git
 ) -> None:
     repository(tmp_path / "repos" / "tea", TEA)
     with serving_git(tmp_path / "repos", certificate) as port:
         source = SkillSource(kind="git", address=f"https://{SITE}:{port}/tea/.git")
-        archive = await trusting.fetch(source, addresses=["127.0.0.1"])
+        archive = await trusting_git.fetch(source, addresses=["127.0.0.1"])
         with pytest.raises(SkillInvalid, match="resolve host"):  # the name itself does not resolve
-            await trusting.fetch(source)
-    assert unpacked(archive, tmp_path / "out") == set(TEA)
+            await trusting_git.fetch(source)
+    assert unpacked_files(archive, tmp_path / "out") == set(TEA)
 
 
 async def test_git_does_not_follow_a_redirect_to_another_host(
-    tmp_path: Path, certificate: Path, trusting: Git
+    tmp_path: Path, certificate: Path, trusting_git: Git
 ) -> None:
     repository(tmp_path / "repos" / "tea", TEA)
     with (
@@ -311,7 +311,7 @@ async def test_git_does_not_follow_a_redirect_to_another_host(
     ):
         source = SkillSource(kind="git", address=f"https://{SITE}:{port}/tea/.git")
         with pytest.raises(SkillInvalid, match="git could not fetch the source"):
-            await trusting.fetch(source, addresses=["127.0.0.1"])
+            await trusting_git.fetch(source, addresses=["127.0.0.1"])
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ async def test_git_does_not_follow_a_redirect_to_another_host(
     ],
 )
 async def test_private_addresses_are_refused(address: str) -> None:
-    assert "could not be fetched" in await refused(address, by=fetcher(local=False))
+    assert "could not be fetched" in await refusal_of(address, by=fetcher(local=False))
 
 
 async def test_git_refuses_a_name_with_a_private_address() -> None:
@@ -335,7 +335,7 @@ async def test_git_refuses_a_name_with_a_private_address() -> None:
         return ["10.0.0.1"]
 
     by = fetcher(local=False, guard=Guard(resolver=resolver))
-    assert "could not be fetched" in await refused("https://example.com/tea.git", by=by)
+    assert "could not be fetched" in await refusal_of("https://example.com/tea.git", by=by)
 
 
 # --- URLs of archives
@@ -351,26 +351,26 @@ async def web(certificate: Path) -> AsyncGenerator[Internet]:
 
 
 @pytest.fixture
-def afar(web: Internet, certificate: Path) -> Fetcher:
+def https_fetcher(web: Internet, certificate: Path) -> Fetcher:
     """A fetcher of a gateway that trusts the site."""
     tls = ssl.create_default_context(cafile=certificate / "certificate.pem")
     guard = Guard(resolver=web.resolve)
     return Fetcher(guard=guard, client=web.client(tls=tls), git=Git(environ={}))
 
 
-async def test_archive_is_fetched_from_its_url(web: Internet, afar: Fetcher) -> None:
+async def test_archive_is_fetched_from_its_url(web: Internet, https_fetcher: Fetcher) -> None:
     web.page("/tea", zipped(), type="text/plain")
-    assert await afar.fetch(read_source(f"https://{SITE}/tea", local=False)) == zipped()
+    assert await https_fetcher.fetch(read_source(f"https://{SITE}/tea", local=False)) == zipped()
 
 
-async def test_redirect_to_a_private_address_is_refused(web: Internet, afar: Fetcher) -> None:
+async def test_redirect_to_a_private_address_is_refused(web: Internet, https_fetcher: Fetcher) -> None:
     web.moved("/tea.zip", "https://169.254.169.254/tea.zip")
-    assert "could not be fetched" in await refused(f"https://{SITE}/tea.zip", by=afar)
+    assert "could not be fetched" in await refusal_of(f"https://{SITE}/tea.zip", by=https_fetcher)
 
 
-async def test_archive_over_the_limit_is_refused(web: Internet, afar: Fetcher) -> None:
+async def test_archive_over_the_limit_is_refused(web: Internet, https_fetcher: Fetcher) -> None:
     web.page("/tea.zip", bytes(11 * MIB), type="application/zip")
-    assert "could not be fetched" in await refused(f"https://{SITE}/tea.zip", by=afar)
+    assert "could not be fetched" in await refusal_of(f"https://{SITE}/tea.zip", by=https_fetcher)
 
 
 # --- memory

@@ -82,7 +82,7 @@ class Sides:
         show_progress = show or show_nothing
         return asyncio.run(copy_between(self.source, self.target, restart=restart, show_progress=show_progress))
 
-    def spoil(self) -> None:
+    def change_row(self) -> None:
         """Change a row of the unfinished copy."""
         if self.to_postgresql:
             with psycopg.connect(self.url) as connection:
@@ -204,7 +204,7 @@ def test_copy_continues_the_numbers_of_deliveries(sides: Sides) -> None:
     write(sides.place, insert)
 
 
-def copy_and_die(to_postgresql: bool, data_dir: Path, url: str, label: str, rows: int) -> None:
+def copy_until_killed(to_postgresql: bool, data_dir: Path, url: str, label: str, rows: int) -> None:
     """Copy, and kill this process when a number of rows are copied or compared."""
 
     @contextmanager
@@ -223,7 +223,7 @@ def copy_and_die(to_postgresql: bool, data_dir: Path, url: str, label: str, rows
 
 def kill(sides: Sides, processes: ForkServerContext, label: str, rows: int) -> None:
     arguments = (sides.to_postgresql, sides.data_dir, sides.url, label, rows)
-    process = processes.Process(target=copy_and_die, args=arguments)
+    process = processes.Process(target=copy_until_killed, args=arguments)
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
@@ -278,7 +278,7 @@ def test_changed_row_of_the_copy_is_found(sides: Sides) -> None:
     @contextmanager
     def show(label: str) -> Generator[Progress]:
         if label == "comparing the rows":
-            sides.spoil()
+            sides.change_row()
         yield lambda _done, _total: None
 
     with pytest.raises(OperatorError, match=rf"sessions differs: {ROWS} rows in .* --restart"):
@@ -360,7 +360,7 @@ def test_tables_of_another_program_are_refused(to_postgresql: Sides) -> None:
         to_postgresql.copy(restart=True)
 
 
-def test_user_without_rights_is_told_the_cure(to_postgresql: Sides, postgres_server: PostgresServer) -> None:
+def test_missing_rights_are_reported_with_a_cure(to_postgresql: Sides, postgres_server: PostgresServer) -> None:
     role = f"guest_{next(NAMES)}_{os.getpid()}"
     postgres_server.execute(f"CREATE ROLE {role} LOGIN")
     database = to_postgresql.url.rpartition("/")[2]

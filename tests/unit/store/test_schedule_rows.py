@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.engine import Connection, Engine
 
 from torana.store.rows import schedules as rows
-from torana.store.rows.schedules import Changed, Schedule
+from torana.store.rows.schedules import Schedule, ScheduleChanged
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -46,7 +46,7 @@ def test_a_due_time_is_settled_once(engine: Engine, due: Schedule) -> None:
     following = replace(due, due_at=AT + HOUR, try_at=AT + HOUR, dealt_with=AT, dealt_at=AT)
     with engine.begin() as connection:
         rows.settle(connection, due, following)
-    with engine.begin() as connection, pytest.raises(Changed):
+    with engine.begin() as connection, pytest.raises(ScheduleChanged):
         rows.settle(connection, due, following)
     with engine.begin() as connection:
         assert read_schedule(connection) == following
@@ -63,7 +63,7 @@ def test_a_schedule_that_changed_after_it_was_read_is_not_fired(
     changed = replace(due, **change)
     with engine.begin() as connection:
         rows.put(connection, changed)
-    with engine.begin() as connection, pytest.raises(Changed):
+    with engine.begin() as connection, pytest.raises(ScheduleChanged):
         rows.settle(connection, due, replace(due, due_at=AT + 2 * HOUR, tries=0))
     with engine.begin() as connection:
         assert read_schedule(connection) == changed

@@ -226,10 +226,10 @@ def test_concurrent_writes_do_not_exceed_the_quota(workspaces: Workspaces) -> No
 def test_crash_leaves_the_old_file(workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
     workspaces.write("ana", "a.txt", b"old")
 
-    def die(*_: object, **__: object) -> None:
+    def crash(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "replace", die)
+    monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
         workspaces.write("ana", "a.txt", b"new")
     assert (_read(workspaces, "a.txt"), _names(workspaces)) == (b"old", ["a.txt"])

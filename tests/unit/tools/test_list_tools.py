@@ -48,7 +48,7 @@ async def test_list_is_a_file_of_its_user(tools: ListTools, workspaces: Workspac
     assert await tools.show_list(context("ben"), "shopping") == "You have no shopping list yet."
 
 
-async def test_misspelt_names_mean_the_stored_list_and_entry(tools: ListTools) -> None:
+async def test_misspelt_names_match_the_stored_list_and_entry(tools: ListTools) -> None:
     await tools.add_to_list(context(), "shopping", ["bananas"])
     await tools.add_to_list(context(), "shoping", ["milk"])
 
@@ -88,7 +88,7 @@ async def test_concurrent_additions_are_all_kept(tools: ListTools) -> None:
     assert sorted(shown.splitlines()[1:]) == sorted(f"- {entry}" for entry in entries)
 
 
-async def test_lists_need_a_user_who_is_alone(tools: ListTools) -> None:
+async def test_lists_need_a_channel_with_one_user(tools: ListTools) -> None:
     with pytest.raises(ToolError, match="send a userId"):
         await tools.add_to_list(context(None), "shopping", ["milk"])
     with pytest.raises(ToolError, match="The channel has several users"):

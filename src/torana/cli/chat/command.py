@@ -49,7 +49,7 @@ class ChatCommand:
         self._scheduled = False
 
     def run_locally(self, *, config: Path | None, data_dir: Path | None) -> bool:
-        """Chat with the gateway on the data directory; return whether all messages were answered."""
+        """Chat with the gateway on the data directory; return whether each message has a complete reply."""
         loaded = settings_from(config=config, data_dir=data_dir)
         self._user = self._user or _login()
         with local_gateway(loaded) as gateway:
@@ -59,7 +59,7 @@ class ChatCommand:
         return answered
 
     def run_remotely(self, url: str, *, variable: str) -> bool:
-        """Chat with the gateway at a URL; return whether all messages were answered."""
+        """Chat with the gateway at a URL; return whether every message received a complete reply."""
         return self._run(remote_gateway(url, variable))
 
     def _run(self, gateway: RunningGateway) -> bool:
@@ -85,7 +85,7 @@ class ChatCommand:
                 runner.run(client.aclose())
 
     def _send_all(self, runner: asyncio.Runner, conversation: Conversation) -> bool:
-        """Send the message of the command line, or the lines of a pipe; return whether all were answered."""
+        """Send the message of the command line, or the lines of a pipe; return whether each has a reply."""
         if self._message == _STDIN:
             text = sys.stdin.buffer.read().decode(errors="replace").strip()
             if not text:

@@ -44,7 +44,7 @@ def chat(
 ) -> None:
     """Chat with the agent through the running gateway, a temporary gateway or a remote gateway.
 
-    The exit code is 0 if all messages were answered, 1 if a message was not answered, and 2 for a wrong option.
+    The exit code is 0 if every message received a complete reply, 1 if not, and 2 for a wrong option.
     """
     from torana.cli.chat.attachments import read_file
     from torana.cli.chat.command import ChatCommand

@@ -19,7 +19,7 @@ def completion(
 ) -> None:
     """Print the completion script of a shell.
 
-    Load it in the start file of the shell:
+    Load the script in the startup file of the shell:
     in ~/.bashrc `source <(torana completion bash)`,
     in ~/.zshrc, after `compinit`, `source <(torana completion zsh)`,
     in ~/.config/fish/config.fish `torana completion fish | source`.

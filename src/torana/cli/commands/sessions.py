@@ -35,7 +35,7 @@ _SHOWN = 60
 @app.command("list")
 def list_(
     channel: Annotated[str | None, typer.Option(help="Only sessions of this channel.")] = None,
-    user: Annotated[str | None, typer.Option(help="Only sessions in which this user spoke.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only sessions in which this user sent a message.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of sessions.")] = 20,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,

@@ -152,7 +152,7 @@ def rotate(
         typer.Option(
             parser=_duration,
             metavar="1h|30m|0",
-            help="The time for which the old token remains valid. Default: an hour; 0 ends it at once.",
+            help="The time for which the old token remains valid. Default: an hour. With 0, it ends at once.",
         ),
     ] = None,
     config: ConfigFlag = None,

@@ -79,7 +79,7 @@ class StoredDecisions:
     async def _store(self, work: Callable[[Connection], None]) -> None:
         try:
             await self._database.run(work)
-        except rows.Changed:
+        except rows.DecisionChanged:
             raise SkillConflict(
                 "Another replica changed the skill meanwhile; look at it and try again."
             ) from None

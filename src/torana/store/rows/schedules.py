@@ -31,7 +31,7 @@ _FAR = timedelta(days=1)
 _KEPT = timedelta(days=30)
 
 
-class Changed(Exception):
+class ScheduleChanged(Exception):
     """The schedule has changed since it was read."""
 
 
@@ -183,7 +183,7 @@ def next_try(connection: Connection, now: datetime) -> datetime | None:
 
 
 def settle(connection: Connection, was: Schedule, now: Schedule) -> None:
-    """Store a schedule after a due time was handled. Raises ``Changed`` if the row has changed.
+    """Store a schedule after a due time was handled. Raises ``ScheduleChanged`` if the row has changed.
 
     Call it in the transaction that fires the schedule, so that a due time is fired once despite crashes.
     """
@@ -194,7 +194,7 @@ def settle(connection: Connection, was: Schedule, now: Schedule) -> None:
     )
     keys = {"key": was.id, "was_due": was.due_at, "was_tries": was.tries}
     if connection.execute(_UPDATE.where(is_same), keys | _values(now)).rowcount == 0:
-        raise Changed
+        raise ScheduleChanged
 
 
 def count_firing(connection: Connection, schedule: Schedule, at: datetime) -> int:

@@ -1,4 +1,4 @@
-"""``torana console``: open the gateway's page in the browser with a code that signs in."""
+"""``torana console``: open the gateway's page in the browser, and sign in with a one-time code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def console(
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Open the page of the running gateway in the browser with a code that signs in.
+    """Open the page of the running gateway in the browser, and sign in with a one-time code.
 
     The page asks before it uses the code, which is valid once, for 60 seconds. The sign-in lasts at most 12
     hours.

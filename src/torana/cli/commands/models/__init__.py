@@ -27,7 +27,10 @@ Name = Annotated[str, typer.Argument(help=_NAME)]
 @app.command("list")
 def list_(
     provider: Annotated[
-        str | None, typer.Option(help="A provider, such as openai or ollama. Default: the one in the settings.")
+        str | None,
+        typer.Option(
+            help="A provider, such as openai or ollama. Default: the provider of the model in the settings."
+        ),
     ] = None,
     config: ConfigFlag = None,
     as_json: JsonFlag = False,
@@ -47,7 +50,7 @@ def list_(
 
 @app.command("test")
 def call(
-    name: Annotated[str | None, typer.Argument(help=f"{_NAME} Default: the one in the settings.")] = None,
+    name: Annotated[str | None, typer.Argument(help=f"{_NAME} Default: the model in the settings.")] = None,
     config: ConfigFlag = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -32,7 +32,8 @@ app = new_app(is_group=True)
 SystemFlag = Annotated[
     bool,
     typer.Option(
-        "--system", help="The service of the whole system, with its own user, instead of your own service."
+        "--system",
+        help="Use a service of the system, with its own user, instead of your own service.",
     ),
 ]
 

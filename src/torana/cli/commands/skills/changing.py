@@ -149,7 +149,7 @@ def approve(
     data_dir: DataDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a skill's needs and suspicious lines, and ask for approval.
+    """Show a skill's requirements and suspicious lines, and ask whether to approve it.
 
     After approval the skill is loaded, and its scripts may run with the shown needs, until one of its files
     changes.

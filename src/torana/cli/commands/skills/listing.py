@@ -54,7 +54,7 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
 def show(
     slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """Show a skill: its place, needs, suspicious lines, files and instructions."""
+    """Show a skill: its location, requirements, suspicious lines, files and instructions."""
     from torana.cli.commands.skills.reading import SkillsHere
 
     here = SkillsHere(settings_from(config=config, data_dir=data_dir))

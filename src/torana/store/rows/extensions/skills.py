@@ -18,7 +18,7 @@ from torana.store.rows.extensions import change_counts, skill_archives
 SkillState = Literal["quarantine", "active", "disabled"]
 
 
-class Changed(Exception):
+class DecisionChanged(Exception):
     """The decision has changed since it was read."""
 
 
@@ -68,7 +68,7 @@ def put(
 ) -> None:
     """Store a decision in place of ``before``, and record the action.
 
-    ``archive`` is a folder of the decision and the archive of its files. Raises ``Changed``.
+    ``archive`` is a folder of the decision and the archive of its files. Raises ``DecisionChanged``.
     """
     _check_unchanged(connection, decision.slug, before)
     values = asdict(decision)
@@ -81,7 +81,7 @@ def put(
 
 
 def remove(connection: Connection, before: SkillDecision, *, act: Act) -> None:
-    """Delete a skill's row and its archives, and record the action. Raises ``Changed``."""
+    """Delete a skill's row and its archives, and record the action. Raises ``DecisionChanged``."""
     _check_unchanged(connection, before.slug, before)
     connection.execute(sa.delete(skills).where(skills.c.slug == before.slug))
     _count_change(connection)
@@ -91,7 +91,7 @@ def remove(connection: Connection, before: SkillDecision, *, act: Act) -> None:
 def _check_unchanged(connection: Connection, slug: str, before: SkillDecision | None) -> None:
     row = connection.execute(sa.select(skills).where(skills.c.slug == slug)).mappings().first()
     if (None if row is None else SkillDecision(**row)) != before:
-        raise Changed
+        raise DecisionChanged
 
 
 def _count_change(connection: Connection) -> None:
