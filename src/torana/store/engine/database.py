@@ -117,9 +117,6 @@ class Database(ABC):
     #: raises ``StoreUnavailable``; None if there are no other replicas.
     announcements: Callable[[], AsyncGenerator[str]] | None = None
 
-    #: Opens a savepoint; an error inside the block undoes the changes since.
-    _savepoint: Callable[[Connection], AbstractContextManager[object]] = staticmethod(Connection.begin_nested)
-
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         #: Set when another process has taken over the work of this one: nothing is written any more.
@@ -297,21 +294,6 @@ class Database(ABC):
     def _is_unwritable(self, error: BaseException | None) -> bool:
         """Return whether nothing can be written until the operator acts, for example on a full disk."""
 
-    def _attempt(self, connection: Connection, work: Callable[[Connection], T]) -> T | Exception:
-        """Run one of several jobs in a savepoint.
-
-        Its error undoes only this job; a broken database fails all.
-        """
-        try:
-            with self._savepoint(connection):
-                return work(connection)
-        except DBAPIError as error:
-            if self._is_broken(error):
-                raise
-            return error
-        except Exception as error:  # noqa: BLE001 - the caller gets every error of its work
-            return error
-
     def _unavailable(self, error: BaseException | None) -> StoreUnavailable:
         if self._failed_at is None:
             _log.error("database_failed", extra={"reason": str(error)})
@@ -319,6 +301,35 @@ class Database(ABC):
         unavailable = StoreUnavailable(headers={"Retry-After": "5"})
         unavailable.__cause__ = error
         return unavailable
+
+
+def run_jobs(
+    connection: Connection,
+    batch: Sequence[QueuedJob[Any]],
+    *,
+    savepoint: Callable[[Connection], AbstractContextManager[object]],
+    is_broken: Callable[[DBAPIError], bool],
+) -> list[Any]:
+    """Run jobs in a transaction, and return a result or an exception for each.
+
+    Several jobs run in a savepoint each, so the error of one undoes only this job. An error for which
+    ``is_broken`` returns true fails all.
+    """
+    if len(batch) == 1:
+        return [batch[0].work(connection)]
+
+    def attempt(work: Callable[[Connection], T]) -> T | Exception:
+        try:
+            with savepoint(connection):
+                return work(connection)
+        except DBAPIError as error:
+            if is_broken(error):
+                raise
+            return error
+        except Exception as error:  # noqa: BLE001 - the caller gets every error of its work
+            return error
+
+    return [attempt(job.work) for job in batch]
 
 
 def do_nothing(_connection: Connection) -> None:

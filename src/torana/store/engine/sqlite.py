@@ -21,7 +21,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from torana.errors import StoreUnavailable
-from torana.store.engine.database import Database, QueuedJob, do_nothing
+from torana.store.engine.database import Database, QueuedJob, do_nothing, run_jobs
 
 T = TypeVar("T")
 
@@ -103,8 +103,6 @@ def _execute(driver: sqlite3.Connection, statement: str) -> None:
 class SqliteDatabase(Database):
     """The only connection to a SQLite file, in its own thread; ``monotonic`` returns seconds."""
 
-    _savepoint = staticmethod(_savepoint)
-
     def __init__(self, *, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(monotonic=monotonic)
         self._engine = sqlite_engine(path, create=False)
@@ -131,11 +129,7 @@ class SqliteDatabase(Database):
         try:
             with self._engine.begin() as connection:
                 before = _changes(connection)
-                outcomes = (
-                    [batch[0].work(connection)]
-                    if len(batch) == 1
-                    else [self._attempt(connection, job.work) for job in batch]
-                )
+                outcomes = run_jobs(connection, batch, savepoint=_savepoint, is_broken=self._is_broken)
                 wrote = _changes(connection) != before
         except DBAPIError as error:
             return [self._unavailable(error.orig) if self._is_broken(error) else error for _ in batch]

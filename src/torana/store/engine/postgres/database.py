@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 
 from torana.errors import StoreUnavailable
-from torana.store.engine.database import Database, QueuedJob, do_nothing
+from torana.store.engine.database import Database, QueuedJob, do_nothing, run_jobs
 from torana.store.engine.postgres.announcements import follow_announcements
 from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.replicas import renew
@@ -126,11 +126,7 @@ class PostgresDatabase(Database):
             return [error] * len(batch)
 
     def _commit_on(self, connection: Connection, batch: Sequence[QueuedJob[Any]]) -> list[Any] | None:
-        outcomes = (
-            [batch[0].work(connection)]
-            if len(batch) == 1
-            else [self._attempt(connection, job.work) for job in batch]
-        )
+        outcomes = run_jobs(connection, batch, savepoint=Connection.begin_nested, is_broken=self._is_broken)
         try:
             if self._writer.commit(connection):
                 self._failed_at = None
