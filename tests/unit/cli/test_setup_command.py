@@ -304,6 +304,13 @@ def test_unknown_provider_is_refused(command: Command, written: Path) -> None:
     assert "there is no provider 'acme'; the providers are ollama" in err
 
 
+def test_address_for_a_provider_with_its_own_is_refused(command: Command, written: Path) -> None:
+    url = "http://127.0.0.1:1/v1"
+    code, _, err = command("setup", "--provider", "openai", "--base-url", url, "--yes")
+    assert code == 1
+    assert "--base-url is only for the provider other, not for 'openai'" in err
+
+
 @pytest.mark.parametrize(
     ("key", "name"),
     [
