@@ -194,7 +194,7 @@ def test_message_cut_off_by_a_kill_is_answered_after_the_restart(place: Place) -
     gateway.kill()
     out, err = talk.communicate(timeout=30)
     assert (talk.returncode, out) == (1, "")
-    told = "The gateway stopped. It answers the message after its next start: torana turns show turn_"
+    told = "The gateway stopped. It completes the reply after its next start: torana turns show turn_"
     assert err.startswith(told)
     place.gate.open()
     assert place.run("chat", "what is 1 + 1")[:2] == (0, "1 + 1 = 2\n")  # after the stored message
