@@ -78,7 +78,9 @@ def choose_model(
     Raises ``OperatorError`` for an unknown provider, a refused key or a server that does not respond.
     """
     if base_url and provider not in (None, _OTHER):
-        raise OperatorError(f"--base-url is only for the provider {_OTHER}, not for {provider!r}; leave one out")
+        raise OperatorError(
+            f"--base-url is only for the provider {_OTHER}, not for {provider!r}; leave one out"
+        )
     found: Mapping[str, Sequence[str]] = {}
     if provider is None and base_url is None:
         found = _local_servers(ask)
