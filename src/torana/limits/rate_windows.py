@@ -19,7 +19,7 @@ _WINDOWS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCheck:
-    """The state of the windows of a message. A refused message is not counted."""
+    """The result for a message. A message that was only checked and is not refused has no statuses."""
 
     statuses: Sequence[LimitStatus]
     refused: bool
@@ -70,7 +70,7 @@ class LocalWindows(RateWindows):
         now = self._monotonic()
         self._sweep(now)
         refused = any(len(self._window(policy, now)) >= policy.quota for policy in policies)
-        return WindowCheck(statuses=self._statuses(policies, now), refused=refused)
+        return WindowCheck(statuses=self._statuses(policies, now) if refused else [], refused=refused)
 
     def add(self, policies: Sequence[Policy]) -> WindowCheck:
         """Count a message even in a full window."""

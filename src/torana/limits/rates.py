@@ -21,7 +21,7 @@ class CountedMessage:
     _windows: RateWindows
 
     async def give_back(self) -> None:
-        """Stop to count the message."""
+        """Count the message no longer."""
         await self._windows.give_back(self._policies, self._id)
 
 

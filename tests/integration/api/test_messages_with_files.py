@@ -99,6 +99,15 @@ async def test_body_over_the_limit_is_refused(client: httpx2.AsyncClient):
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
+@pytest.mark.parametrize(("size", "then"), [(10, 200), (300_000, 429)])
+async def test_refused_body_counts_as_a_message_if_it_is_large(start: Start, size: int, then: int):
+    _, client = await start(rate_global=1)
+    refused = await send(client, {"name": "x" * size, "data": 1})
+
+    assert refused.status_code == 400
+    assert (await client.post("/message", json={"content": "hi"})).status_code == then
+
+
 async def test_location_is_relative_to_the_request(start: Start):
     _, client = await start(ScriptedModel("one"))
     answer = await send(client, Prefer="respond-async")

@@ -7,9 +7,11 @@ import shutil
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from tests.unit.skills.archives import tarred
 from tests.unit.skills.test_changes import ACT, NEEDY_TEA, Place
 
@@ -24,18 +26,30 @@ from torana.store.rows.extensions import skills as rows
 NEWER = tarred({**NEEDY_TEA, "tea/new": "x"})
 
 
+class Announcement(asyncio.Event):
+    """Tells when it has been noticed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noticed = asyncio.Event()
+
+    def clear(self) -> None:
+        super().clear()
+        self.noticed.set()
+
+
 class Elsewhere(Place):
     """The skills of another replica on the same database."""
 
     def __init__(self, path: Path, database: Database) -> None:
         super().__init__(path, database)
-        self.changed = asyncio.Event()
+        self.changed = Announcement()
 
     async def follow(self) -> None:
         """Apply the changes of the other replica, as after a check."""
+        self.changed.noticed.clear()
         self.changed.set()
-        while self.changed.is_set():  # noqa: ASYNC110 - nothing announces the end of a wait
-            await asyncio.sleep(0)
+        await self.changed.noticed.wait()
         async with self.changes._decisions.changing():  # pyright: ignore[reportPrivateUsage] - wait for the end
             pass
 
@@ -108,11 +122,10 @@ async def test_change_from_an_older_decision_is_refused(
     await there.follow()
     put = rows.put
 
-    def put_late(connection: object, **arguments: object) -> None:
+    def put_late(connection: Connection, **arguments: Any) -> None:
         monkeypatch.setattr(rows, "put", put)
-        decision = rows.list_decisions(connection)["tea"]  # type: ignore[arg-type]
-        rows.remove(connection, decision, act=ACT)  # type: ignore[arg-type] - another replica was first
-        put(connection, **arguments)  # type: ignore[arg-type]
+        rows.remove(connection, rows.list_decisions(connection)["tea"], act=ACT)  # another replica was first
+        put(connection, **arguments)
 
     monkeypatch.setattr(rows, "put", put_late)
     with pytest.raises(SkillConflict, match="Another replica changed the skill"):

@@ -16,7 +16,7 @@ from torana.api.long_responses import hold_slot_if_long, response_slot
 from torana.api.negotiation import wants_events
 from torana.api.preferences import Preferences, read_key, read_preferences
 from torana.api.problems import error_from
-from torana.api.request_body import parse_message, read_object
+from torana.api.request_body import is_too_large, parse_message, read_object
 from torana.api.responses import NoStoreResponse
 from torana.api.schemas.contract import AnswerBody
 from torana.api.schemas.turns import TurnBody
@@ -71,17 +71,24 @@ async def _inbound(request: Request, services: Services) -> Inbound:
 async def _inbound_with_files(request: Request, services: Services) -> Inbound:
     principal: Principal = request.state.principal
     key = read_key(request.headers.getlist("idempotency-key"))
-    try:
-        async with services.uploads.slot(principal.sharer):
+    async with services.uploads.slot(principal.sharer):
+        try:
             document = await read_object(request, within=services.body_timeout, limit=BODY_LIMIT)
             found = parse_files(document, services.takes)
-        inbound = parse_message(document, principal)
-    except GatewayError:
-        # Reading megabytes takes as long for a body that is refused.
-        with suppress(RateLimited):
-            await services.rates.take(principal.user, principal.token)
-        raise
+            inbound = parse_message(document, principal)
+        except GatewayError:
+            await _count_refused_body(request, services)
+            raise
     return replace(inbound, content=name_files(inbound.content, found), files=found, key=key)
+
+
+async def _count_refused_body(request: Request, services: Services) -> None:
+    """Count a body as a message if it may be larger than one without files: reading it took long."""
+    if "content-length" in request.headers and not is_too_large(request.headers):
+        return
+    principal: Principal = request.state.principal
+    with suppress(RateLimited):
+        await services.rates.take(principal.user, principal.token)
 
 
 async def _find_by_key(services: Services, inbound: Inbound) -> Turn | None:

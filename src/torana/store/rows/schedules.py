@@ -73,7 +73,7 @@ class Schedule:
     @property
     def run_at(self) -> datetime:
         """Return the next due time of an active schedule."""
-        assert self.due_at is not None  # noqa: S101 - only schedules without a next time have none
+        assert self.due_at is not None  # noqa: S101 - every active schedule has a due time
         return self.due_at
 
 

@@ -172,9 +172,8 @@ class EventPublisher(RedisWorker):
         for (turn_id, stream), length in zip(sent.items(), lengths, strict=True):
             if length is None:  # usually because another replica continues the turn
                 self._streams.pop(turn_id, None)
-            elif (
-                length == 1 < stream.number and not entries[turn_id].replaces
-            ):  # Redis has lost earlier entries
+            # Redis has lost the earlier entries.
+            elif length == 1 < stream.number and not entries[turn_id].replaces:
                 stream.fall_back()
                 self._due.set()
 

@@ -21,12 +21,12 @@ _replicas = sa.table(
     sa.column("lease_until"),
 )
 
-_RENEW = """
-UPDATE replicas SET lease_until = clock_timestamp() + make_interval(secs => %s)
+_RENEW = sa.text("""
+UPDATE replicas SET lease_until = clock_timestamp() + make_interval(secs => :seconds)
 WHERE id = current_setting('torana.replica', true)
-RETURNING coalesce(erased < (SELECT max(number) FROM erasures), false)
-"""
-_RENEW_IN_READ = f"WITH renewed AS ({_RENEW}) SELECT * FROM renewed"  # noqa: S608 - a constant
+RETURNING coalesce(erased < (SELECT max(number) FROM erasures), false) AS pending
+""")
+_RENEW_IN_READ = sa.select(_RENEW.columns(sa.column("pending", sa.Boolean)).cte("renewed"))
 
 #: A lease that lasts much longer than a new one comes from a clock that was ahead.
 _IS_ALIVE = sa.literal_column(
@@ -55,7 +55,7 @@ some_ended = sa.exists().select_from(_replicas).where(~_IS_ALIVE)
 
 def renew(connection: Connection, *, seconds: float = LEASE) -> None:
     """Extend the lease of this replica, by the clock of the database."""
-    connection.exec_driver_sql(_RENEW, (seconds,))
+    connection.execute(_RENEW, {"seconds": seconds})
 
 
 def renew_in_read(connection: Connection) -> bool | None:
@@ -64,7 +64,7 @@ def renew_in_read(connection: Connection) -> bool | None:
     This needs no lock: only this replica changes its row, and a deleted row is not found. Returns whether there
     are erasures that this replica has not carried out; None if its row was deleted.
     """
-    return connection.exec_driver_sql(_RENEW_IN_READ, (LEASE,)).scalar()
+    return connection.execute(_RENEW_IN_READ, {"seconds": LEASE}).scalar()
 
 
 def list_replicas(connection: Connection) -> list[Replica]:

@@ -16,7 +16,7 @@ _PARTS = 20
 
 def put(connection: Connection, folder: str, archive: bytes) -> None:
     """Store the archive of a folder, unless it has one."""
-    if folder in list_folders(connection):
+    if connection.execute(_FOLDERS.where(skill_archives.c.folder == folder)).first() is not None:
         return
     parts = [archive[start : start + _PART] for start in range(0, len(archive), _PART)]
     rows = [{"folder": folder, "number": number, "body": part} for number, part in enumerate(parts)]
