@@ -17,7 +17,6 @@ from torana.people.erasure import Erasure
 from torana.people.shared_erasures import SharedErasures
 from torana.store.engine.database import Database
 from torana.store.redis.server import RedisServer
-from torana.store.workspaces import Workspaces
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
@@ -72,11 +71,10 @@ def erasure_over(
     turns: Turns,
     *,
     data_dir: Path,
-    workspaces: Workspaces,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Erasure:
     """Return the erasure of users from a database and a data directory."""
-    files = ErasedFiles(database=database, reader=turns.reader, data_dir=data_dir, workspaces=workspaces)
+    files = ErasedFiles(database=database, reader=turns.reader, data_dir=data_dir)
     pending = turns.replicas.erasures
     shared = SharedErasures(database=database, files=files, data_dir=data_dir, pending=pending)
     return Erasure(database=database, turns=turns, shared=shared, pause=pause)

@@ -343,9 +343,9 @@ def core_skills() -> Skills:
 
 
 @pytest.fixture
-def workspaces(tmp_path: Path) -> Workspaces:
+def workspaces(database: Database) -> Workspaces:
     """Workspaces with small limits: 10,000 bytes in 5 files."""
-    return Workspaces(directory=tmp_path / "workspaces", max_bytes=10_000, max_files=5)
+    return Workspaces(database=database, max_bytes=10_000, max_files=5)
 
 
 @pytest.fixture

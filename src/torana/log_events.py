@@ -116,6 +116,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "turn_isolated_after_crashes": "The gateway crashed while this turn ran. The turn runs alone now.",
         "turn_resumed": "A turn that a crash or a stop interrupted continues.",
         "whatsapp_message_failed": "WhatsApp reports that a message was not delivered.",
+        "workspaces_moved": "Users' files of an earlier version were moved from folders to the database.",
         "xmpp_message_returned": "An XMPP message was returned as undeliverable.",
         "xmpp_room_closed": "An XMPP room cannot be joined.",
         "xmpp_room_left": "The agent was removed from an XMPP room.",

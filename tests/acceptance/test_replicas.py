@@ -169,14 +169,14 @@ def test_other_replica_decides_and_cancels(
 
 
 def traces_of(gateway: Gateway, turn: str) -> list[Path]:
-    """Return the log files with lines of a turn, and the users' files of a replica."""
+    """Return the log files with lines of a turn, and the users' files in folders of an earlier version."""
     line = f'"turn_id": "{turn}"'
     logs = [file for file in (gateway.data_dir / "logs").iterdir() if line in file.read_text()]
-    return [*logs, *(gateway.data_dir / "workspaces").glob("*/*")]
+    return [*logs, *gateway.data_dir.glob("workspaces*/*/*")]
 
 
 def talk_and_leave_a_file(gateway: Gateway, ana: Person, eventually: Eventually) -> str:
-    """Have a replica log a turn and store a file of the user; return the id of the turn."""
+    """Have a replica log a turn, and store a file of the user as an earlier version; return the turn's id."""
     turn = begin(ana, "what is 6 * 7").rpartition("/")[2]
     assert "42" in eventually(lambda: reply_of(ana.get(f"v1/turns/{turn}")))
     folder = gateway.data_dir / "workspaces" / sha256(b"ana").hexdigest()[:32]
@@ -214,7 +214,7 @@ def test_receipt_names_replicas_that_erase_later(
     paused.signal(signal.SIGSTOP)
     out_of_reach = erase(bob, "ana")
     paused.signal(signal.SIGCONT)
-    named = [text.split()[10] for text in out_of_reach if "has not confirmed" in text]
+    named = [text.split()[6] for text in out_of_reach if "has not confirmed" in text]
 
     assert len(named) == 1
     assert named[0].startswith("rep_")
@@ -239,6 +239,15 @@ def test_replica_that_starts_carries_out_the_erasures_it_missed(
     assert stopped.stop() == 0
     stopped.start()
     assert len(traces_of(stopped, again)) == 2
+
+
+def test_lists_of_a_user_are_shared(replicas: Replicas, person: type[Person]) -> None:
+    ana, also_ana = (person(url=gateway.url, user="ana") for gateway in replicas(2))
+
+    assert ana.say("add milk to my shopping list") == "Added to your shopping list: milk."
+    assert also_ana.say("add tea to my shopping list") == "Added to your shopping list: tea."
+
+    assert ana.say("show my shopping list") == "Your shopping list has 2 entries:\n- milk\n- tea"
 
 
 def mcp_server(person: Person) -> dict[str, Any]:

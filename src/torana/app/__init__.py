@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from pydantic_ai.models import Model
 
@@ -46,6 +47,7 @@ from torana.sessions.search import MessageSearch
 from torana.skills.installation.fetching import open_fetcher
 from torana.skills.installation.installer import SkillInstaller
 from torana.store.engine.database import Database
+from torana.store.workspace_folders import move_folders
 from torana.tools.sandbox import sweep_workdirs
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
@@ -65,6 +67,7 @@ class App:
     hooks: HooksListener | None
     reload: Reload
     erasures: SharedErasures
+    data_dir: Path
     #: Names of environment variables that have been read and may be removed.
     secret_variables: frozenset[str]
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -115,7 +118,9 @@ class App:
         open_.push_async_callback(self.services.skills.changes.stop)
         await self.services.skills.changes.start(changed_elsewhere=core.turns.replicas.changed_skills)
         open_.push_async_callback(self.erasures.stop)
-        await self.erasures.start()
+        if await self.erasures.start():
+            # Not before: it would store files of erased users again.
+            await move_folders(self.data_dir, core.database)
         open_.push_async_callback(core.turns.stop, grace=0)
         await core.turns.start()
         open_.push_async_callback(self.connectors.stop)
@@ -185,6 +190,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         hooks=_hooks(settings, connectors),
         reload=reload,
         erasures=erasures,
+        data_dir=settings.data_dir,
         secret_variables=secret_variables(loaded),
     )
 
@@ -232,7 +238,6 @@ def _erasures(settings: Settings, core: Core) -> SharedErasures:
         database=core.database,
         reader=core.turns.reader,
         data_dir=settings.data_dir,
-        workspaces=core.workspaces,
     )
     return SharedErasures(
         database=core.database,
@@ -252,7 +257,6 @@ def _people(settings: Settings, core: Core, erasures: SharedErasures) -> People:
             database=database,
             place=database_place(settings),
             directory=settings.data_dir,
-            workspaces=core.workspaces,
         ),
         erasure=Erasure(database=database, turns=core.turns, shared=erasures),
     )

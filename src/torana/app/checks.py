@@ -114,7 +114,7 @@ def _groups(loaded: Loaded, database: Database) -> Sequence[ToolGroup]:
         sessions=Sessions(database=database, history_messages=settings.history_messages),
         skills=open_skills(loaded, installed),
         schedules=open_schedules(settings, database, changed=lambda: None),
-        workspaces=open_workspaces(settings),
+        workspaces=open_workspaces(settings, database),
         granted=installed.granted_needs,
     )
     return tool_groups(loaded, means, PythonTools())

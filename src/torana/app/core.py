@@ -55,7 +55,6 @@ from torana.store.backup.archive import INSTALLED
 from torana.store.engine.database import Connection, Database
 from torana.store.redis.server import RedisServer
 from torana.store.rows import tokens
-from torana.store.workspaces import Workspaces
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
@@ -90,7 +89,6 @@ class Core:
     sessions: Sessions
     memory: Memory
     embedder: ProviderEmbedder | None
-    workspaces: Workspaces
     schedules: Schedules
     #: Set when the earliest due time of all schedules may have changed.
     due: asyncio.Event
@@ -120,7 +118,6 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
     memory = Memory(database=database, embedder=embedder)
-    workspaces = open_workspaces(settings)
     takes = files_taken(model, settings.model_files)
     due = asyncio.Event()
     schedules = open_schedules(settings, database, changed=due.set)
@@ -129,7 +126,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         sessions=sessions,
         skills=skills,
         schedules=schedules,
-        workspaces=workspaces,
+        workspaces=open_workspaces(settings, database),
         granted=installed.granted_needs,
     )
     acting = build_tooling(loaded, means, database)
@@ -156,7 +153,6 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         sessions=sessions,
         memory=memory,
         embedder=embedder,
-        workspaces=workspaces,
         schedules=schedules,
         due=due,
         acting=acting,

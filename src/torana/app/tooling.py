@@ -16,7 +16,7 @@ from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.skills.grants import InstalledSkills
 from torana.store.engine.database import Database
-from torana.store.workspaces import WORKSPACES_NAME, Workspaces
+from torana.store.workspaces import Workspaces
 from torana.tools import ToolContext
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
@@ -119,10 +119,10 @@ def _mcp(loaded: Loaded, database: Database, *, taken: frozenset[str]) -> McpSer
     )
 
 
-def open_workspaces(settings: Settings) -> Workspaces:
+def open_workspaces(settings: Settings, database: Database) -> Workspaces:
     """Return the workspaces of users' files."""
     return Workspaces(
-        directory=settings.data_dir / WORKSPACES_NAME,
+        database=database,
         max_bytes=settings.workspace_megabytes * 1_000_000,
         max_files=settings.workspace_files,
     )

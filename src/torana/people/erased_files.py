@@ -10,7 +10,7 @@ from pathlib import Path
 from torana.store.backup import erasure
 from torana.store.backup.upgrade_copies import delete_copies
 from torana.store.engine.database import Database
-from torana.store.workspaces import Workspaces
+from torana.store.workspace_folders import delete_folder
 from torana.telemetry import drop_turns, logged_turns
 from torana.turns import TurnReader
 
@@ -18,25 +18,21 @@ from torana.turns import TurnReader
 class ErasedFiles:
     """The data directory, the log files and the recorded events of this process."""
 
-    def __init__(
-        self, *, database: Database, reader: TurnReader, data_dir: Path, workspaces: Workspaces
-    ) -> None:
+    def __init__(self, *, database: Database, reader: TurnReader, data_dir: Path) -> None:
         self._database = database
         self._reader = reader
         self._data_dir = data_dir
-        self._workspaces = workspaces
 
-    async def remove(self, users: Collection[str], turn_ids: Collection[str]) -> tuple[int, int]:
-        """Remove users whose rows are deleted. Return the numbers of deleted workspace files and copies.
+    async def remove(self, users: Collection[str], turn_ids: Collection[str]) -> int:
+        """Remove users whose rows are deleted. Return the number of deleted copies.
 
         ``turn_ids`` are their turns. Raises ``OSError`` and ``StoreUnavailable``.
         """
         self._reader.forget(turn_ids)
-        files = 0
         for user in users:
-            files += await asyncio.to_thread(self._workspaces.erase, user)
+            await asyncio.to_thread(delete_folder, self._data_dir, user)
         await self._clean_logs()
-        return files, await asyncio.to_thread(delete_copies, self._data_dir)
+        return await asyncio.to_thread(delete_copies, self._data_dir)
 
     async def _clean_logs(self) -> None:
         # The turns are taken from the log files, not from this deletion: an earlier call may have been

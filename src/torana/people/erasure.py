@@ -85,12 +85,12 @@ class Erasure:
         be cleaned up: erase again then.
         """
         deleted = await self._delete(user, act)
-        files, copies = await self._clean_up(user, deleted)
+        copies = await self._clean_up(user, deleted)
         return Receipt(
             user=user,
             erased_at=act.at,
             counts=deleted.counts,
-            files=files,
+            files=deleted.files,
             copies=copies,
             out_of_reach=(
                 *OUT_OF_REACH,
@@ -119,10 +119,10 @@ class Erasure:
             "revoked. Stop the client that sends the messages, and erase again."
         )
 
-    async def _clean_up(self, user: str, deleted: ErasedUser) -> tuple[int, int]:
-        """Remove the data from files. Return the numbers of deleted workspace files and copies."""
+    async def _clean_up(self, user: str, deleted: ErasedUser) -> int:
+        """Remove the data from files. Return the number of deleted copies."""
         try:
-            files, copies = await self._shared.files.remove([user], deleted.turn_ids)
+            copies = await self._shared.files.remove([user], deleted.turn_ids)
             if self._database.records_erasures:
                 await self._shared.carry_out()
         except OSError as error:
@@ -133,7 +133,7 @@ class Erasure:
         await self._database.rewrite()
         for _ in range(_LOOKS):
             if await self._database.empty_log():
-                return files, copies
+                return copies
             await self._pause(_PAUSE)
         raise StoreUnavailable(
             "The user is deleted from the database, but another program, such as `torana "
@@ -152,7 +152,7 @@ class Erasure:
             await self._pause(_PAUSE)
             left = await self._database.run(erasures.list_unconfirmed)
         return [
-            f"the log files and the users' files of the replica {replica}, which has not confirmed the erasure "
+            f"the log files of the replica {replica}, which has not confirmed the erasure "
             "yet: `torana replicas list` shows its pending erasures"
             for replica in left
         ]

@@ -21,7 +21,6 @@ from torana.store.engine.places import DatabasePlace
 from torana.store.rows import audit
 from torana.store.rows.approval_questions import call_digest
 from torana.store.rows.audit import Act
-from torana.store.workspaces import Workspaces
 
 _Row = Mapping[Any, Any]
 
@@ -34,13 +33,10 @@ class Export:
     Rows are read one by one, all in one transaction.
     """
 
-    def __init__(
-        self, *, database: Database, place: DatabasePlace, directory: Path, workspaces: Workspaces
-    ) -> None:
+    def __init__(self, *, database: Database, place: DatabasePlace, directory: Path) -> None:
         self._database = database
         self._place = place
         self._directory = directory
-        self._workspaces = workspaces
 
     async def write(self, user: str, act: Act) -> IO[bytes]:
         """Return a zip file for the caller to read and close. The export is recorded in the audit record.
@@ -64,28 +60,18 @@ class Export:
         file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - closed by the sender
         try:
             with ZipFile(file, "w", ZIP_DEFLATED) as out:
-                kept = self._write_workspace(out, user)
-                counts = self._place.read(
-                    lambda connection: _write(out, UserData(connection, user), user, act, kept)
-                )
+                counts = self._place.read(lambda connection: _write(out, UserData(connection, user), user, act))
         except BaseException:
             file.close()
             raise
         file.seek(0)
         return file, counts
 
-    def _write_workspace(self, out: ZipFile, user: str) -> int:
-        count = 0
-        for name, body in self._workspaces.contents(user):
-            out.writestr(f"workspace/{name}", body)
-            count += 1
-        return count
 
-
-def _write(out: ZipFile, holdings: UserData, user: str, act: Act, kept: int) -> dict[str, int]:
+def _write(out: ZipFile, holdings: UserData, user: str, act: Act) -> dict[str, int]:
     counts = _write_sessions(out, holdings.turns())
     counts["files"] = _write_files(out, holdings.attachments())
-    counts["workspace"] = kept
+    counts["workspace"] = _write_workspace(out, holdings.workspace())
     counts["memories"] = _write_lines(out, "memories.jsonl", map(_memory, holdings.memories()))
     counts["schedules"] = _write_lines(out, "schedules.jsonl", map(_schedule, holdings.schedules()))
     counts["tokens"] = _write_lines(out, "tokens.jsonl", map(_token, holdings.credentials()))
@@ -114,6 +100,14 @@ def _write_files(out: ZipFile, sent: Iterable[_Row]) -> int:
         record = {"file": member, "turnId": row["turn_id"], "name": row["name"], "mediaType": row["media_type"]}
         records.append(record)
     return _write_lines(out, "files.jsonl", records)
+
+
+def _write_workspace(out: ZipFile, stored: Iterable[_Row]) -> int:
+    count = 0
+    for row in stored:
+        out.writestr(f"workspace/{row['name']}", row["body"])
+        count += 1
+    return count
 
 
 def _write_lines(out: ZipFile, name: str, records: Iterable[dict[str, Any]]) -> int:

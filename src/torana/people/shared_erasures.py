@@ -35,13 +35,17 @@ class SharedErasures:
         self._working = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Carry out what was missed; for replicas, begin to follow. Nothing on SQLite."""
+    async def start(self) -> bool:
+        """Carry out what was missed; for replicas, begin to follow. Nothing on SQLite.
+
+        Returns whether all erasures are carried out.
+        """
         if not self._database.records_erasures:
-            return
+            return True
         failed = await self._try(failed=False)
         if self._database.replica is not None:
             self._task = asyncio.create_task(self._follow(failed=failed), name="erasures")
+        return not failed
 
     async def stop(self) -> None:
         """Stop following."""

@@ -1,40 +1,26 @@
-"""A folder of files for each user, in the data directory.
+"""The files that tools store for each user, in rows of the database.
 
-File names come from the model and from users, and scripts may create files. Every folder of a path is therefore
-opened from the folder above it, links are not followed, and only plain files are read. Synchronous: callers use
-a thread.
+The tools of all replicas share them. Names have folders, but only files are stored.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import secrets
-import shutil
-import stat
-import threading
 import unicodedata
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
+from sqlalchemy.engine import Connection
 
 from torana.characters import normalize
-
-#: The directory of all workspaces in the data directory.
-WORKSPACES_NAME = "workspaces"
+from torana.messages import utc_now
+from torana.store.engine.database import Database
+from torana.store.rows import workspace_files as rows
+from torana.store.rows.workspace_files import WorkspaceFile, owner_key
 
 #: Maximum depth of folders, and bytes of a name.
 _DEPTH = 8
 _NAME_BYTES = 200
-#: Outside of the users' folders, so that no user sees a partial file.
-_UNFINISHED = ".unfinished"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Non-blocking: opening a FIFO would wait.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PUNCTUATION = frozenset(" ._-+,@()'&=")
 
 
@@ -42,167 +28,122 @@ class FileFault(Exception):
     """A file cannot be read or written; the message names the file, the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceFile:
-    #: With forward slashes.
-    name: str
-    size: int
-    changed_at: datetime
+class FileChanged(Exception):
+    """The content of a file is not the expected one."""
 
 
 class Workspaces:
-    """The folders of all users; each user has ``max_bytes`` in at most ``max_files`` files."""
+    """The files of all users; each user has ``max_bytes`` in at most ``max_files`` files.
 
-    def __init__(self, *, directory: Path, max_bytes: int, max_files: int) -> None:
-        self._directory = directory
+    A call takes effect as one transaction, in the order of the calls, even if it is cancelled. All methods
+    raise ``StoreUnavailable`` as ``Database.run`` does.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        max_bytes: int,
+        max_files: int,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._database = database
         self._max_bytes = max_bytes
         self._max_files = max_files
-        # The quota check and the write must not interleave with another write.
-        self._writing = threading.Lock()
+        self._clock = clock
 
-    def folder(self, user: str) -> Path:
-        """Return the path of a user's files, which may not exist yet. Its name does not reveal the user."""
-        return self._directory / hashlib.sha256(user.encode()).hexdigest()[:32]
-
-    def list_files(self, user: str) -> list[WorkspaceFile]:
+    async def list_files(self, user: str) -> list[WorkspaceFile]:
         """Return the user's files by name."""
-        return _list_folder(self.folder(user))
+        return await self._database.read(partial(rows.list_files, owner=owner_key(user)))
 
-    def read(self, user: str, name: str, *, limit: int) -> bytes:
+    async def read(self, user: str, name: str, *, limit: int) -> bytes:
         """Return the first ``limit`` bytes of a file. Raises ``FileFault``."""
-        return _read_at(self.folder(user), name, _parts(name), limit)
+        key = _key(_parts(name))
+        body = await self._database.read(partial(rows.read, owner=owner_key(user), key=key, limit=limit))
+        if body is None:
+            raise _missing(name)
+        return body
 
-    def contents(self, user: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the name and content of every readable file, including files with invalid names."""
-        for name, body in _contents(self.folder(user)):
-            yield os.fsencode(name).decode("utf-8", "replace"), body
-
-    def write(self, user: str, name: str, body: bytes) -> bool:
-        """Store ``body`` under ``name`` atomically and durably; return whether it replaced a file.
+    async def write(self, user: str, name: str, body: bytes) -> bool:
+        """Store ``body`` under ``name``; return whether it replaced a file.
 
         Idempotent. Raises ``FileFault``, also if the quota would be exceeded.
         """
-        *folders, last = _parts(name)
-        with self._writing, _name_os_errors(name):
-            folder = self.folder(user)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _open_directory(folder) as top:
-                # Before folders are created.
-                self._check_quota(top, name, len(body), replaced=_size_of(top, folders, last))
-                with _open_subdirectory(top, folders, make=True) as parent:
-                    return self._write(parent, _stored_name(parent, last), body)
+        parts = _parts(name)
+        return await self._database.run(lambda connection: self._write(connection, user, parts, body))
 
-    def delete(self, user: str, name: str) -> None:
-        """Delete a file and the folders that become empty. Raises ``FileFault``."""
-        *folders, last = _parts(name)
-        with self._writing, _name_os_errors(name), _open_directory(self.folder(user)) as top:
-            with _open_subdirectory(top, folders) as parent:
-                found = _stored_name(parent, last)
-                _demand_plain(os.stat(found, dir_fd=parent, follow_symlinks=False))
-                os.unlink(found, dir_fd=parent)
-            for depth in range(len(folders), 0, -1):
-                with suppress(OSError), _open_subdirectory(top, folders[: depth - 1]) as above:
-                    os.rmdir(_stored_name(above, folders[depth - 1]), dir_fd=above)
+    async def replace(self, user: str, name: str, body: bytes, *, before: bytes | None) -> None:
+        """Store ``body`` if ``before`` is the content of the file; None if there was no file.
 
-    def erase(self, user: str) -> int:
-        """Delete all of a user's files; return their number. Raises ``OSError``.
-
-        Remains of interrupted writes are deleted too: their user is unknown.
+        Raises ``FileChanged`` for another content, and ``FileFault`` as ``write`` does.
         """
-        with self._writing:
-            _clear(self._directory / _UNFINISHED)
-            count = len(_list_folder(self.folder(user)))
-            with suppress(FileNotFoundError):
-                shutil.rmtree(self.folder(user))
-            _key.cache_clear()  # it has names of the user's files
-        return count
+        parts = _parts(name)
 
-    def _check_quota(self, top: int, name: str, size: int, *, replaced: int | None) -> None:
+        def work(connection: Connection) -> None:
+            limit = len(before or b"") + 1
+            if rows.read(connection, owner_key(user), _key(parts), limit=limit) != before:
+                raise FileChanged
+            self._write(connection, user, parts, body)
+
+        await self._database.run(work)
+
+    async def delete(self, user: str, name: str) -> None:
+        """Delete a file. Raises ``FileFault``."""
+        key = _key(_parts(name))
+        if not await self._database.run(partial(rows.delete, owner=owner_key(user), key=key)):
+            raise _missing(name)
+
+    def _write(self, connection: Connection, user: str, parts: list[str], body: bytes) -> bool:
+        owner, key, name = owner_key(user), _key(parts), "/".join(parts)
+        replaced = rows.size_of(connection, owner, key)
+        if replaced is None:
+            _refuse_folder(connection, owner, parts)
+            name = _spell(connection, owner, parts)
+        self._check_quota(connection, owner, name, len(body), replaced=replaced)
+        rows.put(connection, owner, key, name=name, body=body, at=self._clock())
+        return replaced is not None
+
+    def _check_quota(
+        self, connection: Connection, owner: str, name: str, size: int, *, replaced: int | None
+    ) -> None:
         """Check the quota for a new size; ``replaced`` is the size of the file of that name, if it exists."""
-        sizes = [entry.size for entry in _walk(top)]
-        if len(sizes) - (replaced is not None) >= self._max_files:
+        count, total = rows.totals(connection, owner)
+        if count - (replaced is not None) >= self._max_files:
             raise FileFault(f"The limit of {self._max_files:,} files is reached; delete a file first.")
-        room = self._max_bytes - sum(sizes) + (replaced or 0)
+        room = self._max_bytes - total + (replaced or 0)
         if size > room:
             raise FileFault(f"{name} has {size:,} bytes, and {max(room, 0):,} are free; delete a file first.")
 
-    def _write(self, parent: int, name: str, body: bytes) -> bool:
-        aside = self._directory / _UNFINISHED
-        aside.mkdir(mode=0o700, exist_ok=True)
-        with _open_directory(aside) as unfinished:
-            _clear(aside)
-            draft = secrets.token_hex(8)
-            file = os.open(
-                draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=unfinished
-            )
-            with os.fdopen(file, "wb") as stream:
-                stream.write(body)
-                stream.flush()
-                os.fsync(stream.fileno())
-            replaced = _is_plain_file(parent, name)
-            os.replace(draft, name, src_dir_fd=unfinished, dst_dir_fd=parent)
-        os.fsync(parent)
-        return replaced
+
+def name_key(name: str) -> str:
+    """Return a form of a name that is equal for names that look the same."""
+    return _key(name.split("/"))
 
 
-def everything(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of all files of all users; a name starts with the user's folder.
-
-    Names are unique: a file whose name is not valid Unicode gets a generated name.
-    """
-    unnamed = f".unnamed-{secrets.token_hex(8)}"
-    with suppress(FileNotFoundError):
-        for folder in sorted(directory.iterdir()):
-            if folder.name != _UNFINISHED:
-                for name, body in _contents(folder):
-                    yield f"{folder.name}/{name if _is_text(name) else _digest(unnamed, name)}", body
+def _key(parts: list[str]) -> str:
+    return "/".join(normalize("NFKC", normalize("NFKC", part).casefold()) for part in parts)
 
 
-def _is_text(name: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in name)
+def _missing(name: str) -> FileFault:
+    return FileFault(f"There is no file {name}.")
 
 
-def _digest(folder: str, name: str) -> str:
-    return f"{folder}/{hashlib.sha256(os.fsencode(name)).hexdigest()}"
+def _refuse_folder(connection: Connection, owner: str, parts: list[str]) -> None:
+    """Raise ``FileFault`` if the name of a new file is that of a folder, or of a folder that is a file."""
+    if rows.spelling_of(connection, owner, _key(parts)) is not None:
+        raise FileFault(f"{'/'.join(parts)} is a folder; choose another name.")
+    folders = [_key(parts[:depth]) for depth in range(1, len(parts))]
+    if folders and (file := rows.existing(connection, owner, folders)) is not None:
+        raise FileFault(f"{file} is a file, so it cannot contain files; choose another name.")
 
 
-def _clear(aside: Path) -> None:
-    """Delete remains of interrupted writes. The caller holds the write lock."""
-    with suppress(FileNotFoundError):
-        for left in aside.iterdir():
-            left.unlink()
-
-
-def _list_folder(folder: Path) -> list[WorkspaceFile]:
-    try:
-        with _open_directory(folder) as top:
-            return sorted(_walk(top), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _contents(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for entry in _list_folder(folder):
-        with suppress(FileFault):  # deleted in the meantime, or unreadable
-            yield entry.name, _read_at(folder, entry.name, entry.name.split("/"), None)
-
-
-def _read_at(folder: Path, name: str, parts: list[str], limit: int | None) -> bytes:
-    *folders, last = parts
-    with _name_os_errors(name), _open_directory(folder) as top, _open_subdirectory(top, folders) as parent:
-        file = os.open(_stored_name(parent, last), _FILE, dir_fd=parent)
-        with os.fdopen(file, "rb") as stream:
-            _demand_plain(os.fstat(stream.fileno()))
-            return stream.read(limit)
-
-
-def _is_plain_file(parent: int, name: str) -> bool:
-    """Return whether a plain file of that name exists. Raises ``OSError`` for any other file."""
-    try:
-        _demand_plain(os.stat(name, dir_fd=parent, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
-    return True
+def _spell(connection: Connection, owner: str, parts: list[str]) -> str:
+    """Return the name of a new file, with the folders that exist spelled as in the names of their files."""
+    for depth in range(len(parts) - 1, 0, -1):
+        inside = rows.spelling_of(connection, owner, _key(parts[:depth]))
+        if inside is not None:
+            return "/".join([*inside.split("/")[:depth], *parts[depth:]])
+    return "/".join(parts)
 
 
 def _parts(name: str) -> list[str]:
@@ -227,90 +168,3 @@ def _usable(part: str) -> bool:
     return all(
         char in _PUNCTUATION or char.isalnum() or unicodedata.category(char) in {"Mn", "Mc"} for char in part
     )
-
-
-def _size_of(top: int, folders: list[str], name: str) -> int | None:
-    """Return the size of a plain file, None if there is none."""
-    with suppress(OSError), _open_subdirectory(top, folders) as parent:
-        found = os.stat(_stored_name(parent, name), dir_fd=parent, follow_symlinks=False)
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
-    return None
-
-
-@lru_cache(maxsize=2_000)
-def _key(name: str) -> str:
-    """Return a form of one name of a path that is equal for names that look the same."""
-    return normalize("NFKC", normalize("NFKC", name).casefold())
-
-
-def _stored_name(folder: int, name: str) -> str:
-    """Return the name as it is stored, which may differ in case; ``name`` if there is none."""
-    names = os.listdir(folder)
-    if name in names:
-        return name
-    key = _key(name)
-    return next((other for other in sorted(names) if _key(other) == key), name)
-
-
-@contextmanager
-def _open_directory(path: Path) -> Generator[int]:
-    folder = os.open(path, _FOLDER)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _open_subdirectory(top: int, folders: list[str], *, make: bool = False) -> Generator[int]:
-    """Open the folder at ``folders``, each from the one above it."""
-    current = os.dup(top)
-    try:
-        for name in folders:
-            found = _stored_name(current, name)
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(found, 0o700, dir_fd=current)
-            below = os.open(found, _FOLDER, dir_fd=current)
-            os.close(current)
-            current = below
-        yield current
-    finally:
-        os.close(current)
-
-
-def _walk(folder: int, prefix: str = "", depth: int = 1) -> Iterator[WorkspaceFile]:
-    """Yield the plain files below; skip links, devices and folders that are too deep."""
-    for name in os.listdir(folder):
-        with suppress(FileNotFoundError):  # deleted in the meantime
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode) and depth < _DEPTH:
-                below = os.open(name, _FOLDER, dir_fd=folder)
-                try:
-                    yield from _walk(below, f"{prefix}{name}/", depth + 1)
-                finally:
-                    os.close(below)
-            elif stat.S_ISREG(status.st_mode):
-                changed = datetime.fromtimestamp(status.st_mtime, UTC)
-                yield WorkspaceFile(f"{prefix}{name}", status.st_size, changed)
-
-
-def _demand_plain(status: os.stat_result) -> None:
-    """Raise ``OSError`` unless it is a plain file with one link: other links may be outside."""
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise OSError(errno.ELOOP, "not a plain file")
-
-
-@contextmanager
-def _name_os_errors(name: str) -> Generator[None]:
-    """Convert ``OSError`` to a ``FileFault`` that names the file."""
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileFault(f"There is no file {name}.") from error
-    except OSError as error:
-        if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.EOPNOTSUPP}:
-            raise FileFault(f"{name} is not a plain file.") from error
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise FileFault("The gateway's disk is full; nothing was written.") from error
-        raise FileFault(f"{name} cannot be reached: {error.strerror}.") from error

@@ -31,6 +31,8 @@ from torana.store.engine.tables import audit, history, memories, senders, sessio
 from torana.store.rows.audit import Act, list_entries
 from torana.store.rows.deliveries import add_notice, record_sent
 from torana.store.rows.senders import Asker
+from torana.store.rows.workspace_files import owner_key
+from torana.store.workspace_folders import WORKSPACES_NAME
 from torana.store.workspaces import Workspaces
 from torana.testing import Faults, MortalDatabase, ScriptedModel
 from torana.turns import SessionChanges, Turns, outcomes
@@ -48,11 +50,11 @@ async def never(_seconds: float) -> None:
 
 
 @pytest.fixture
-def erasure(path: Path, workspaces: Workspaces) -> Callable[..., Erasure]:
+def erasure(path: Path) -> Callable[..., Erasure]:
     """``erasure(database, turns, pause)`` erases from a database and its turns."""
 
     def make(database: Database, turns: Turns, pause: Callable[[float], Awaitable[None]] = never) -> Erasure:
-        return erasure_over(database, turns, data_dir=path.parent, workspaces=workspaces, pause=pause)
+        return erasure_over(database, turns, data_dir=path.parent, pause=pause)
 
     return make
 
@@ -236,26 +238,24 @@ async def test_notices_are_erased_whether_sent_or_pending(
     assert not [word for word in (b"attic", b"cellar", b"Slower") if word in bytes_of(path)]
 
 
-async def test_partial_file_left_by_a_crash_is_erased(
+async def test_files_of_the_workspace_are_erased(
     path: Path,
     database: Database,
     workspaces: Workspaces,
     open_turns: Callable[..., Turns],
     erasure: Callable[..., Erasure],
-    monkeypatch: pytest.MonkeyPatch,
 ):
-    def die(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+    await workspaces.write("ana", "plan.txt", b"buy figs")
+    await workspaces.write("ben", "plan.txt", b"buy dates")
+    folder = path.parent / WORKSPACES_NAME / owner_key("ana")  # of an earlier version
+    folder.mkdir(parents=True)
+    (folder / "plan.txt").write_text("buy figs")
 
-    with monkeypatch.context() as patched:
-        patched.setattr("torana.store.workspaces.os.replace", die)
-        with pytest.raises(KeyboardInterrupt):
-            workspaces.write("ana", "plan.txt", b"buy figs")
-    assert b"buy figs" in bytes_of(path)
+    receipt = await erasure(database, open_turns(ScriptedModel())).erase("ana", ACT)
 
-    await erasure(database, open_turns(ScriptedModel())).erase("ana", ACT)
-
+    assert receipt.files == 1
     assert b"buy figs" not in bytes_of(path)
+    assert b"buy dates" in bytes_of(path)
 
 
 # --- readers of the database file

@@ -17,7 +17,6 @@ from torana.store.engine.database import Connection
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.postgres.erasures import list_unconfirmed, with_erasure
-from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 
 
@@ -31,12 +30,11 @@ async def database(postgres_url: str) -> AsyncGenerator[PostgresDatabase]:
 async def test_failed_erasure_is_repeated(
     database: PostgresDatabase,
     open_agent: Callable[..., TurnAgent],
-    workspaces: Workspaces,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     turns = turns_over(database, open_agent(ScriptedModel(), database=database))
-    files = ErasedFiles(database=database, reader=turns.reader, data_dir=tmp_path, workspaces=workspaces)
+    files = ErasedFiles(database=database, reader=turns.reader, data_dir=tmp_path)
     pending = asyncio.Event()
     shared = SharedErasures(database=database, files=files, data_dir=tmp_path, pending=pending)
 
@@ -47,7 +45,7 @@ async def test_failed_erasure_is_repeated(
     obstacle = tmp_path / f"{CURSOR_NAME}.part"
     obstacle.mkdir()
 
-    await shared.start()
+    assert not await shared.start()
 
     assert caplog.messages == ["erasure_not_carried_out"]
     assert await database.run(list_unconfirmed) == {database.replica: 1}

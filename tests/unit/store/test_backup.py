@@ -29,7 +29,7 @@ from torana.store.engine.integrity import check_database
 from torana.store.engine.migrate import HEAD, migrate
 from torana.store.engine.snapshot import Progress, copy_database
 from torana.store.engine.sqlite import SqliteDatabase, sqlite_engine
-from torana.store.workspaces import Workspaces
+from torana.store.workspace_folders import WORKSPACES_NAME
 from torana.tools.mcp.pins import Pins
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
@@ -167,22 +167,28 @@ def test_last_writes_of_a_killed_gateway_are_kept(
     assert set(owners(crashed / f"{DATABASE_NAME}{KEPT}")) == {"old", "last"}
 
 
-def test_workspaces_are_restored(back_up: Callable[..., Path], data_dir: Path) -> None:
-    workspaces = Workspaces(directory=data_dir / "workspaces", max_bytes=1000, max_files=10)
-    workspaces.write("ana", "trips/oslo.md", b"ferry")
+def write_file(folder: Path, name: str, text: str) -> None:
+    """Write a user's file as an earlier version does."""
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_folders_of_an_earlier_version_are_restored(back_up: Callable[..., Path], data_dir: Path) -> None:
+    workspaces = data_dir / WORKSPACES_NAME
+    write_file(workspaces / "ana", "trips/oslo.md", "ferry")
     outside = data_dir / "outside.txt"
     outside.write_text("secret")
-    (workspaces.folder("ana") / "link.txt").symlink_to(outside)
+    (workspaces / "ana" / "link.txt").symlink_to(outside)
     backup = back_up()
-    workspaces.write("ana", "trips/oslo.md", b"train")
-    workspaces.write("ben", "new.txt", b"new")
+    write_file(workspaces / "ana", "trips/oslo.md", "train")
+    write_file(workspaces / "ben", "new.txt", "new")
 
     restore(backup, data_dir)
 
-    assert [entry.name for entry in workspaces.list_files("ana")] == ["trips/oslo.md"]
-    assert workspaces.read("ana", "trips/oslo.md", limit=100) == b"ferry"
-    assert workspaces.list_files("ben") == []
-    assert (data_dir / f"workspaces{KEPT}" / workspaces.folder("ben").name / "new.txt").read_text() == "new"
+    assert [file.relative_to(workspaces) for file in workspaces.rglob("*.*")] == [Path("ana/trips/oslo.md")]
+    assert (workspaces / "ana/trips/oslo.md").read_text() == "ferry"
+    assert (data_dir / f"workspaces{KEPT}" / "ben" / "new.txt").read_text() == "new"
     delete_copies(data_dir)  # as an erasure does
     assert not (data_dir / f"workspaces{KEPT}").exists()
 
@@ -734,8 +740,7 @@ def test_duplicate_file_names_are_refused(back_up: Callable[..., Path], data_dir
 
 
 def test_files_with_non_utf8_names_are_restored(back_up: Callable[..., Path], data_dir: Path) -> None:
-    workspaces = Workspaces(directory=data_dir / "workspaces", max_bytes=1000, max_files=10)
-    folder = workspaces.folder("ana")
+    folder = data_dir / WORKSPACES_NAME / "ana"
     folder.mkdir(parents=True)
     for name in (b"caf\xe9", b"caf\xe8", "caf\ufffd".encode(), b"\xff" * 200):
         Path(os.fsdecode(bytes(folder) + b"/" + name)).write_bytes(name)

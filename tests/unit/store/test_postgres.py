@@ -195,7 +195,9 @@ def set_back(url: str, revision: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
         connection.execute("DROP FUNCTION announce_turn, announce_decision, announce_erasure CASCADE")
-        connection.execute("DROP TABLE erasures, cluster, mcp_pins, skill_archives, change_counts")
+        connection.execute(
+            "DROP TABLE erasures, cluster, mcp_pins, skill_archives, change_counts, workspace_files"
+        )
         connection.execute("ALTER TABLE replicas DROP COLUMN erased")
 
 

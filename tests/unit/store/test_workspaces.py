@@ -1,59 +1,53 @@
-"""Workspaces store a user's files, and no name or link leads out of the folder."""
+"""Workspaces store a user's files in rows."""
 
 from __future__ import annotations
 
-import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torana.store.workspaces import FileFault, Workspaces
+from torana.store.engine.database import Database
+from torana.store.workspaces import FileChanged, FileFault, Workspaces
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
-def _names(workspaces: Workspaces, user: str = "ana") -> list[str]:
-    return [entry.name for entry in workspaces.list_files(user)]
+async def _names(workspaces: Workspaces, user: str = "ana") -> list[str]:
+    return [entry.name for entry in await workspaces.list_files(user)]
 
 
-def _read(workspaces: Workspaces, name: str, user: str = "ana") -> bytes:
-    return workspaces.read(user, name, limit=10_000)
+async def _read(workspaces: Workspaces, name: str, user: str = "ana") -> bytes:
+    return await workspaces.read(user, name, limit=10_000)
 
 
-def test_files_are_stored_and_read(workspaces: Workspaces, tmp_path: Path) -> None:
-    assert not workspaces.write("ana", "notes.txt", b"milk")
-    assert not workspaces.write("ana", "trips/oslo/plan.md", b"ferry")
-    assert workspaces.write("ana", "notes.txt", b"milk, eggs")
+async def test_files_are_stored_and_read(workspaces: Workspaces, open_database: Callable[[], Database]) -> None:
+    assert not await workspaces.write("ana", "notes.txt", b"milk")
+    assert not await workspaces.write("ana", "trips/oslo/plan.md", b"ferry")
 
-    again = Workspaces(directory=tmp_path / "workspaces", max_bytes=10_000, max_files=5)  # after a restart
-    assert _names(again) == ["notes.txt", "trips/oslo/plan.md"]
-    assert [entry.size for entry in again.list_files("ana")] == [10, 5]
-    assert (_read(again, "notes.txt"), _read(again, "trips/oslo/plan.md")) == (b"milk, eggs", b"ferry")
-    assert again.read("ana", "notes.txt", limit=3) == b"mil"
-
-
-def test_users_have_separate_folders(workspaces: Workspaces) -> None:
-    workspaces.write("ana", "notes.txt", b"ana's")
-    assert _names(workspaces, "ben") == []
-    with pytest.raises(FileFault, match=r"no file notes\.txt"):
-        _read(workspaces, "notes.txt", "ben")
-    with pytest.raises(FileFault):
-        _read(workspaces, f"../{workspaces.folder('ana').name}/notes.txt", "ben")
-    for user in ("../ana", "/", "ANA", "ana\0", "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
-        assert workspaces.folder(user).parent == workspaces.folder("ana").parent
-        assert workspaces.folder(user) != workspaces.folder("ana")
+    again = Workspaces(database=open_database(), max_bytes=10_000, max_files=5, clock=lambda: NOON)
+    assert await again.write("ana", "notes.txt", b"milk, eggs")
+    assert await _names(again) == ["notes.txt", "trips/oslo/plan.md"]
+    assert [entry.size for entry in await again.list_files("ana")] == [10, 5]
+    assert (await again.list_files("ana"))[0].changed_at == NOON
+    assert await _read(again, "notes.txt") == b"milk, eggs"
+    assert await _read(again, "trips/oslo/plan.md") == b"ferry"
+    assert await again.read("ana", "notes.txt", limit=3) == b"mil"
 
 
-def test_files_are_private_on_the_machine(workspaces: Workspaces) -> None:
-    workspaces.write("ana", "a/b.txt", b"secret")
-    folder = workspaces.folder("ana")
-    assert [path.stat().st_mode & 0o777 for path in (folder, folder / "a", folder / "a/b.txt")] == [
-        0o700,
-        0o700,
-        0o600,
-    ]
+async def test_users_have_separate_files(workspaces: Workspaces) -> None:
+    await workspaces.write("ana", "notes.txt", b"ana's")
+
+    for user in ("ben", "ANA", "../ana", "ana "):
+        assert await _names(workspaces, user) == []
+        with pytest.raises(FileFault, match=r"no file notes\.txt"):
+            await _read(workspaces, "notes.txt", user)
+        with pytest.raises(FileFault, match=r"no file notes\.txt"):
+            await workspaces.delete(user, "notes.txt")
+    assert await _read(workspaces, "notes.txt") == b"ana's"
 
 
 @pytest.mark.parametrize(
@@ -98,23 +92,24 @@ def test_files_are_private_on_the_machine(workspaces: Workspaces) -> None:
         "/".join("abcdefghi"),
     ],
 )
-def test_invalid_names_are_refused(workspaces: Workspaces, tmp_path: Path, name: str) -> None:
-    before = {path for path in tmp_path.rglob("*") if "workspaces" not in path.parts}
+async def test_invalid_names_are_refused(workspaces: Workspaces, name: str) -> None:
     with pytest.raises(FileFault, match="name"):
-        workspaces.write("ana", name, b"x")
+        await workspaces.write("ana", name, b"x")
     with pytest.raises(FileFault, match="name"):
-        _read(workspaces, name)
+        await workspaces.replace("ana", name, b"x", before=None)
     with pytest.raises(FileFault, match="name"):
-        workspaces.delete("ana", name)
-    assert {path for path in tmp_path.rglob("*") if "workspaces" not in path.parts} == before
+        await _read(workspaces, name)
+    with pytest.raises(FileFault, match="name"):
+        await workspaces.delete("ana", name)
+    assert await _names(workspaces) == []
 
 
 @pytest.mark.parametrize(
     "name", ["a", "Einkäufe, März.txt", "買い物.md", "हिन्दी.txt", "2026-03-02 (draft) +1@x=y&z_'.txt"]
 )
-def test_ordinary_names_are_accepted(workspaces: Workspaces, name: str) -> None:
-    workspaces.write("ana", name, b"x")
-    assert _names(workspaces) == [name]
+async def test_ordinary_names_are_accepted(workspaces: Workspaces, name: str) -> None:
+    await workspaces.write("ana", name, b"x")
+    assert await _names(workspaces) == [name]
 
 
 @pytest.mark.parametrize(
@@ -128,147 +123,103 @@ def test_ordinary_names_are_accepted(workspaces: Workspaces, name: str) -> None:
         ("Trips/a.txt", "trips/A.txt"),
     ],
 )
-def test_equivalent_names_refer_to_one_file(workspaces: Workspaces, first: str, second: str) -> None:
-    workspaces.write("ana", first, b"old")
-    assert _read(workspaces, second) == b"old"
-    assert workspaces.write("ana", second, b"new")
-    assert len(_names(workspaces)) == 1
-    assert _read(workspaces, first) == b"new"
+async def test_equivalent_names_refer_to_one_file(workspaces: Workspaces, first: str, second: str) -> None:
+    await workspaces.write("ana", first, b"old")
+    assert await _read(workspaces, second) == b"old"
+    assert await workspaces.write("ana", second, b"new")
+    assert len(await _names(workspaces)) == 1
+    assert await _read(workspaces, first) == b"new"
 
 
-def test_links_are_not_followed(workspaces: Workspaces, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.mkdir()
-    (secret / "key").write_text("key")
-    workspaces.write("ana", "a.txt", b"x")
-    folder = workspaces.folder("ana")
-    (folder / "link.txt").symlink_to(secret / "key")
-    (folder / "dangling.txt").symlink_to(secret / "new")
-    (folder / "out").symlink_to(secret)
-    (folder / "hard.txt").hardlink_to(secret / "key")
-    for name in ("link.txt", "hard.txt", "out/key"):
-        with pytest.raises(FileFault, match=r"not a plain file|no file"):
-            _read(workspaces, name)
-    for name in ("link.txt", "dangling.txt", "hard.txt", "out/key", "out/new"):
-        with pytest.raises(FileFault):
-            workspaces.write("ana", name, b"overwritten")
-        with pytest.raises(FileFault):
-            workspaces.delete("ana", name)
-    assert _names(workspaces) == ["a.txt", "hard.txt"]
-    assert dict(workspaces.contents("ana")) == {"a.txt": b"x"}
-    assert {path.name: path.read_text() for path in secret.iterdir()} == {"key": "key"}
+async def test_folders_keep_their_spelling(workspaces: Workspaces) -> None:
+    for name in ("Trips/Oslo/a.txt", "trips/OSLO/b.txt", "TRIPS/c.txt", "trips and more/d.txt"):
+        await workspaces.write("ana", name, b"x")
+
+    assert await _names(workspaces) == [
+        "Trips/Oslo/a.txt",
+        "Trips/Oslo/b.txt",
+        "Trips/c.txt",
+        "trips and more/d.txt",
+    ]
 
 
-def test_user_folder_that_is_a_link_is_refused(workspaces: Workspaces, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    workspaces.folder("ana").parent.mkdir()
-    workspaces.folder("ana").symlink_to(elsewhere)
-    with pytest.raises(FileFault):
-        workspaces.write("ana", "a.txt", b"x")
-    assert list(elsewhere.iterdir()) == []
+async def test_name_is_either_a_file_or_a_folder(workspaces: Workspaces) -> None:
+    await workspaces.write("ana", "a/b.txt", b"x")
+
+    with pytest.raises(FileFault, match="A is a folder"):
+        await workspaces.write("ana", "A", b"x")
+    with pytest.raises(FileFault, match=r"a/b\.txt is a file"):
+        await workspaces.write("ana", "a/B.txt/c", b"x")
+    for name in ("a", "a/b.txt/c"):
+        with pytest.raises(FileFault, match="no file"):
+            await _read(workspaces, name)
+        with pytest.raises(FileFault, match="no file"):
+            await workspaces.delete("ana", name)
+    assert await _names(workspaces) == ["a/b.txt"]
 
 
-def test_only_regular_files_are_opened(workspaces: Workspaces) -> None:
-    workspaces.write("ana", "a/b.txt", b"x")
-    os.mkfifo(workspaces.folder("ana") / "pipe")
-    with pytest.raises(FileFault, match="not a plain file"):  # and is not opened
-        _read(workspaces, "pipe")
-    for name in ("a", "pipe"):
-        with pytest.raises(FileFault):
-            workspaces.write("ana", name, b"x")
-        with pytest.raises(FileFault):
-            workspaces.delete("ana", name)
-    with pytest.raises(FileFault, match="no file"):
-        _read(workspaces, "a/b.txt/c")
-    with pytest.raises(FileFault):
-        workspaces.write("ana", "a/b.txt/c", b"x")
-    assert _names(workspaces) == ["a/b.txt"]
-
-
-def test_byte_quota_is_enforced(workspaces: Workspaces) -> None:
-    workspaces.write("ana", "a.txt", b"x" * 9_000)
+async def test_byte_quota_is_enforced(workspaces: Workspaces) -> None:
+    await workspaces.write("ana", "a.txt", b"x" * 9_000)
     with pytest.raises(FileFault, match="1,000 are free"):
-        workspaces.write("ana", "b.txt", b"x" * 1_001)
-    workspaces.write("ana", "A.txt", b"x" * 10_000)  # replaces the old content
+        await workspaces.write("ana", "b.txt", b"x" * 1_001)
+    await workspaces.write("ana", "A.txt", b"x" * 10_000)  # replaces the old content
     with pytest.raises(FileFault, match="10,000 are free"):
-        workspaces.write("ana", "a.txt", b"x" * 10_001)
-    assert len(_read(workspaces, "a.txt")) == 10_000
-    workspaces.write("ben", "a.txt", b"x" * 10_000)
+        await workspaces.write("ana", "a.txt", b"x" * 10_001)
+    assert len(await _read(workspaces, "a.txt")) == 10_000
+    await workspaces.write("ben", "a.txt", b"x" * 10_000)
 
 
-def test_file_quota_is_enforced(workspaces: Workspaces) -> None:
+async def test_file_quota_is_enforced(workspaces: Workspaces) -> None:
     for number in range(5):
-        workspaces.write("ana", f"{number}/{number}.txt", b"x")
+        await workspaces.write("ana", f"{number}/{number}.txt", b"x")
     with pytest.raises(FileFault, match="5 files"):
-        workspaces.write("ana", "new/new.txt", b"x")
-    assert not (workspaces.folder("ana") / "new").exists()
-    workspaces.write("ana", "3/3.txt", b"y")
-    workspaces.delete("ana", "4/4.txt")
-    workspaces.write("ana", "new/new.txt", b"x")
+        await workspaces.write("ana", "new/new.txt", b"x")
+    await workspaces.write("ana", "3/3.txt", b"y")
+    await workspaces.delete("ana", "4/4.txt")
+    await workspaces.write("ana", "new/new.txt", b"x")
 
 
-def test_concurrent_writes_do_not_exceed_the_quota(workspaces: Workspaces) -> None:
-    start = threading.Barrier(8)
+async def test_concurrent_writes_do_not_exceed_the_quota(workspaces: Workspaces) -> None:
+    writes = (workspaces.write("ana", f"{number}.txt", b"x" * 3_000) for number in range(8))
 
-    def write(number: int) -> bool:
-        start.wait()
-        try:
-            workspaces.write("ana", f"{number}.txt", b"x" * 3_000)
-        except FileFault:
-            return False
-        return True
+    found = await asyncio.gather(*writes, return_exceptions=True)
 
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(write, range(8))) == 3
+    assert [isinstance(one, FileFault) for one in found] == [False] * 3 + [True] * 5
 
 
-def test_crash_leaves_the_old_file(workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspaces.write("ana", "a.txt", b"old")
+async def test_file_is_replaced_only_if_it_is_unchanged(workspaces: Workspaces) -> None:
+    await workspaces.replace("ana", "a.txt", b"milk", before=None)
+    for before in (None, b"", b"mil", b"milk, eggs"):
+        with pytest.raises(FileChanged):
+            await workspaces.replace("ana", "a.txt", b"tea", before=before)
+    assert await _read(workspaces, "a.txt") == b"milk"
 
-    def crash(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", crash)
-    with pytest.raises(KeyboardInterrupt):
-        workspaces.write("ana", "a.txt", b"new")
-    assert (_read(workspaces, "a.txt"), _names(workspaces)) == (b"old", ["a.txt"])
-    unfinished = workspaces.folder("ana").parent / ".unfinished"
-    assert len(list(unfinished.iterdir())) == 1
-    monkeypatch.undo()
-    workspaces.write("ana", "b.txt", b"x")
-    assert list(unfinished.iterdir()) == []
+    await workspaces.replace("ana", "a.txt", b"tea", before=b"milk")
+    assert await _read(workspaces, "a.txt") == b"tea"
 
 
-def test_files_are_deleted(workspaces: Workspaces) -> None:
-    workspaces.write("ana", "a/b/c.txt", b"x")
-    workspaces.write("ana", "a/d.txt", b"x")
-    workspaces.delete("ana", "A/B/C.txt")
-    assert sorted(path.name for path in workspaces.folder("ana").rglob("*")) == ["a", "d.txt"]
+async def test_files_are_deleted(workspaces: Workspaces) -> None:
+    await workspaces.write("ana", "a/b/c.txt", b"x")
+    await workspaces.write("ana", "a/d.txt", b"x")
+    await workspaces.delete("ana", "A/B/C.txt")
+    assert await _names(workspaces) == ["a/d.txt"]
     with pytest.raises(FileFault, match="no file"):
-        workspaces.delete("ana", "a/b/c.txt")
-
-
-def test_workspace_is_erased(workspaces: Workspaces, tmp_path: Path) -> None:
-    workspaces.write("ana", "a/b.txt", b"x")
-    workspaces.write("ben", "c.txt", b"x")
-    (tmp_path / "kept").write_text("kept")
-    (workspaces.folder("ana") / "link").symlink_to(tmp_path / "kept")
-    assert workspaces.erase("ana") == 1
-    assert not workspaces.folder("ana").exists()
-    assert workspaces.erase("ana") == 0
-    assert (_names(workspaces, "ben"), (tmp_path / "kept").read_text()) == (["c.txt"], "kept")
+        await workspaces.delete("ana", "a/b/c.txt")
+    await workspaces.write("ana", "a/b", b"x")  # the folder is gone
 
 
 @given(name=st.text(max_size=40) | st.text("./\\~aA\0\u202e\uff0e\u2024é ", max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_name_leads_out_of_the_folder(workspaces: Workspaces, name: str) -> None:
-    try:
-        workspaces.write("ana", name, b"x")
-    except FileFault:
-        return
-    assert _read(workspaces, name) == b"x"
-    (entry,) = workspaces.list_files("ana")
-    assert (workspaces.folder("ana") / entry.name).resolve().is_relative_to(workspaces.folder("ana").resolve())
-    workspaces.delete("ana", name)
-    assert workspaces.list_files("ana") == []
+def test_accepted_names_lead_to_one_file(name: str, workspaces: Workspaces) -> None:
+    async def store_and_delete() -> None:
+        try:
+            await workspaces.write("ana", name, b"x")
+        except FileFault:
+            return
+        assert await _read(workspaces, name) == b"x"
+        (entry,) = await workspaces.list_files("ana")
+        assert not {"", ".", ".."} & set(entry.name.split("/"))
+        await workspaces.delete("ana", entry.name)
+        assert await workspaces.list_files("ana") == []
+
+    asyncio.run(store_and_delete())

@@ -48,9 +48,9 @@ async def test_files_are_not_read_in_a_shared_session(tools: FileTools) -> None:
 
 
 async def test_binary_file_is_refused_and_empty_file_is_named(tools: FileTools, workspaces: Workspaces) -> None:
-    workspaces.write("ana", "a", b"\xff\xfe")
-    workspaces.write("ana", "b", b"a\0b")
-    workspaces.write("ana", "c", b"")
+    await workspaces.write("ana", "a", b"\xff\xfe")
+    await workspaces.write("ana", "b", b"a\0b")
+    await workspaces.write("ana", "c", b"")
     for name, kind in (("a", "UTF-8 text"), ("b", "text")):
         with pytest.raises(ToolError, match=f"{name} is not {kind}"):
             await tools.read_file(context(), name)
@@ -61,7 +61,7 @@ async def test_long_file_is_cut(
     tools: FileTools, workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torana.tools.builtin.files._SHOWN", 5)
-    workspaces.write("ana", "a", "ééé".encode())
+    await workspaces.write("ana", "a", "ééé".encode())
     assert (await tools.read_file(context(), "a")).splitlines() == [
         "éé",
         "[truncated; only the first 5 bytes are read]",

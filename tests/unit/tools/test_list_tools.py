@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 from tests.unit.tools.test_memory_tools import context
 from tests.waiting import eventually
 
-from torana.store.workspaces import WorkspaceFile, Workspaces
+from torana.store.workspaces import Workspaces
 from torana.tools import ToolError
 from torana.tools.builtin import lists
 from torana.tools.builtin.lists import ListTools
@@ -44,7 +45,7 @@ async def test_repeated_call_adds_an_entry_once(tools: ListTools) -> None:
 async def test_list_is_a_file_of_its_user(tools: ListTools, workspaces: Workspaces) -> None:
     await tools.add_to_list(context("ana"), "Shopping List", ["milk"])
 
-    assert workspaces.read("ana", "lists/shopping.txt", limit=100) == b"milk\n"
+    assert await workspaces.read("ana", "lists/shopping.txt", limit=100) == b"milk\n"
     assert await tools.show_list(context("ben"), "shopping") == "You have no shopping list yet."
 
 
@@ -88,6 +89,18 @@ async def test_concurrent_additions_are_all_kept(tools: ListTools) -> None:
     assert sorted(shown.splitlines()[1:]) == sorted(f"- {entry}" for entry in entries)
 
 
+async def test_additions_of_two_replicas_are_all_kept(tools: ListTools, workspaces: Workspaces) -> None:
+    other = ListTools(workspaces=workspaces)
+    entries = [f"thing number {number * 7919}" for number in range(20)]
+
+    await asyncio.gather(
+        *(one.add_to_list(context(), "todo", [entry]) for one in (tools, other) for entry in entries)
+    )
+
+    shown = await tools.show_list(context(), "todo")
+    assert sorted(shown.splitlines()[1:]) == sorted(f"- {entry}" for entry in entries)
+
+
 async def test_lists_need_a_channel_with_one_user(tools: ListTools) -> None:
     with pytest.raises(ToolError, match="send a userId"):
         await tools.add_to_list(context(None), "shopping", ["milk"])
@@ -102,36 +115,36 @@ async def test_invalid_name_is_refused(tools: ListTools, name: str) -> None:
 
 
 async def test_calls_of_a_user_occupy_one_thread_and_delay_no_other_user(
-    tools: ListTools, workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch
+    tools: ListTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release, begun = threading.Event(), list[str]()
-    list_files = workspaces.list_files
+    find_alike = lists.find_alike
 
-    def slow(user: str) -> list[WorkspaceFile]:
-        if user == "ana":
-            begun.append(user)
+    def slow(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
+        if wanted == ["todo"] and not release.is_set():
+            begun.append("todo")
             release.wait(60)
-        return list_files(user)
+        return find_alike(wanted, stored)
 
-    monkeypatch.setattr(workspaces, "list_files", slow)
+    monkeypatch.setattr(lists, "find_alike", slow)
     calls = [asyncio.create_task(tools.add_to_list(context("ana"), "todo", ["tea"])) for _ in range(10)]
     await asyncio.to_thread(eventually, lambda: begun)
 
     calls[0].cancel()
-    assert await tools.add_to_list(context("ben"), "todo", ["rest"]) == "Added to your todo list: rest."
+    assert await tools.add_to_list(context("ben"), "plan", ["rest"]) == "Added to your plan list: rest."
 
     assert len(begun) == 1
     release.set()
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(found[0], asyncio.CancelledError)
-    assert found[1:] == ["Already on your todo list: tea."] * 9
+    assert found[1:] == ["Added to your todo list: tea.", *["Already on your todo list: tea."] * 8]
 
 
 @pytest.mark.parametrize("body", ["x\n" * 501, "x" * 201])
 async def test_file_that_is_too_long_for_a_list_is_not_changed(
     tools: ListTools, workspaces: Workspaces, body: str
 ) -> None:
-    workspaces.write("ana", "lists/todo.txt", body.encode())
+    await workspaces.write("ana", "lists/todo.txt", body.encode())
 
     for call in (
         tools.add_to_list(context(), "todo", ["x"]),
@@ -141,7 +154,7 @@ async def test_file_that_is_too_long_for_a_list_is_not_changed(
         with pytest.raises(ToolError, match=r"lists/todo\.txt is too long for a list"):
             await call
     assert await tools.show_list(context()) == "Your lists:\n- todo (too long)"
-    assert workspaces.read("ana", "lists/todo.txt", limit=1_000_000) == body.encode()
+    assert await workspaces.read("ana", "lists/todo.txt", limit=1_000_000) == body.encode()
 
 
 async def test_bounds_of_a_list_are_checked(tools: ListTools) -> None:

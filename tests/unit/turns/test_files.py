@@ -31,7 +31,6 @@ from torana.limits.prices import Prices
 from torana.messages import FILE_TEXT_LIMIT, File, FileKind, Inbound, Turn, utc_now
 from torana.store.engine import tables
 from torana.store.rows.audit import Act
-from torana.store.workspaces import Workspaces
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
 from torana.turns import Turns
@@ -288,9 +287,7 @@ async def test_message_without_files_runs_no_attachment_statement(boot: Boot, me
     assert [statement for statement in statements if "attachments" in statement] == []
 
 
-async def test_erasure_removes_every_byte_of_the_files(
-    boot: Boot, message: Message, path: Path, workspaces: Workspaces
-) -> None:
+async def test_erasure_removes_every_byte_of_the_files(boot: Boot, message: Message, path: Path) -> None:
     gateway = await boot(ScriptedModel([ModelFailed("no")], "ok", [asyncio.Event()]))
     for content in ("failed", "completed"):
         said = message(content, user="ana", files=FILES)
@@ -299,7 +296,7 @@ async def test_erasure_removes_every_byte_of_the_files(
     await gateway.turns.accept(message("stays", user="ben", channel="elsewhere", files=[bens]))
     assert sorted(await bodies(gateway, tables.attachments)) == sorted([*(f.body for f in FILES), bens.body])
 
-    erasure = erasure_over(gateway.database, gateway.turns, data_dir=path.parent, workspaces=workspaces)
+    erasure = erasure_over(gateway.database, gateway.turns, data_dir=path.parent)
     receipt = await erasure.erase("ana", ACT)
 
     assert receipt.counts.turns == 2

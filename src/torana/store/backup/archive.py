@@ -1,4 +1,7 @@
-"""Backups: one zip file with the database, skills, users' files, the pins of MCP servers and a manifest."""
+"""Backups: one zip file with the database, skills, the pins of MCP servers and a manifest.
+
+A backup also contains users' files that are still in folders of an earlier version.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from torana.store.backup.targets import BackupTarget, Replacement
 from torana.store.engine.database_file import RESTORE_PREFIX, sync_directory
 from torana.store.engine.integrity import check_restorable
 from torana.store.engine.snapshot import Progress
-from torana.store.workspaces import WORKSPACES_NAME, everything
+from torana.store.workspace_folders import WORKSPACES_NAME, read_folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +93,8 @@ def _write(
             out.write(file, name)
         for pins in _pins(data_dir):
             out.write(pins, f"{MCP_NAME}/{pins.name}")
-        for name, body in everything(data_dir / WORKSPACES_NAME):
-            out.writestr(f"{WORKSPACES_NAME}/{name}", body)
+        for file in read_folders(data_dir / WORKSPACES_NAME):
+            out.writestr(f"{WORKSPACES_NAME}/{file.owner}/{file.name}", file.body)
         out.writestr(MANIFEST, json.dumps({**about, "sha256": _sha256(database)}, indent=1))
     archive.chmod(0o600)
     _sync(archive)  # the caller may delete older backups

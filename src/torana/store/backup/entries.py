@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torana.store.engine.places import DATABASE_NAME
 from torana.store.engine.snapshot import Progress
-from torana.store.workspaces import WORKSPACES_NAME
+from torana.store.workspace_folders import WORKSPACES_NAME
 
 MANIFEST = "manifest.json"
 SKILLS = "skills"

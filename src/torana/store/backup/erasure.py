@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from torana.messages import owner_of
 from torana.store.engine.tables import history, memories, senders, sessions, tokens, tombstones, turns
 from torana.store.engine.tables import unfinished as not_ended
-from torana.store.rows import audit, deliveries, schedules
+from torana.store.rows import audit, deliveries, schedules, workspace_files
 from torana.store.rows.audit import Act
 from torana.store.rows.reports import memory_index, message_index, spending
 from torana.store.rows.senders import of_user
@@ -41,6 +41,8 @@ class ErasedUser:
     """The deleted data of a user, and the ids of the deleted turns."""
 
     counts: Counts
+    #: The number of deleted files of the user's workspace.
+    files: int
     turn_ids: Sequence[str]
 
 
@@ -100,7 +102,8 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     details = asdict(counts)
     details["tokensRevoked"] = details.pop("tokens_revoked")
     audit.record(connection, act, "user.erase", user, **details)
-    return ErasedUser(counts=counts, turn_ids=deleted.turns)
+    files = workspace_files.delete_all(connection, workspace_files.owner_key(user))
+    return ErasedUser(counts=counts, files=files, turn_ids=deleted.turns)
 
 
 def erased_among(connection: Connection, turn_ids: Iterable[str]) -> set[str]:

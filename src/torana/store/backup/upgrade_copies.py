@@ -7,12 +7,13 @@ from pathlib import Path
 
 from torana.store.backup.archive import DATABASE_NAME
 from torana.store.engine.database_file import RESTORE_PREFIX
-from torana.store.workspaces import WORKSPACES_NAME
+from torana.store.workspace_folders import WORKSPACES_NAME
 
 #: Copies of upgrades and restores, and remains of interrupted ones.
 _PATTERNS = (
     f"{DATABASE_NAME}.before-*",
     f"{DATABASE_NAME}.replaced-*",
+    f"{WORKSPACES_NAME}.before-*",
     f"{WORKSPACES_NAME}.replaced-*",
     f"{RESTORE_PREFIX}*",
     ".torana-backup-*",

@@ -18,9 +18,11 @@ from torana.store.engine.tables import (
     tokens,
     turns,
     usage,
+    workspace_files,
 )
 from torana.store.rows.schedules import held_by
 from torana.store.rows.senders import of_user
+from torana.store.rows.workspace_files import owner_key
 
 #: Rows in memory at once.
 _PAGE = 100
@@ -48,6 +50,11 @@ class UserData:
         files = sa.select(attachments).join(turns, turns.c.id == attachments.c.turn_id).where(self._is_own())
         in_order = files.order_by(turns.c.session_id, turns.c.seq, attachments.c.number)
         return self._rows(in_order, at_once=1)  # each may have some megabytes
+
+    def workspace(self) -> Iterator[RowMapping]:
+        """Return the files that tools have stored for the user, by name."""
+        own = sa.select(workspace_files).where(workspace_files.c.owner == owner_key(self._user))
+        return self._rows(own.order_by(workspace_files.c.name), at_once=1)  # each may have some megabytes
 
     def memories(self) -> Iterator[RowMapping]:
         """Return all memories about the user, including superseded ones, oldest first."""

@@ -523,6 +523,19 @@ change_counts = sa.Table(
     sa.Column("number", Integer, nullable=False),
 )
 
+#: Files that tools store for users. ``owner`` is a digest of the user's id, and ``key`` is equal for names that
+#: look the same.
+workspace_files = sa.Table(
+    "workspace_files",
+    metadata,
+    sa.Column("owner", Text, primary_key=True),
+    sa.Column("key", Text, primary_key=True),
+    sa.Column("name", Text, nullable=False),
+    sa.Column("size", Integer, nullable=False),
+    sa.Column("changed_at", UtcTime, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
 #: The accepted tools of MCP servers: the digest of each tool's definition (JSON). ``source`` is a digest of the
 #: server's address or command, and ``version`` counts the changes of the row. Rows are not deleted.
 mcp_pins = sa.Table(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
 
 from pydantic_ai import RunContext
 
@@ -15,8 +15,6 @@ from torana.tools.base import ToolContext, ToolError, tool
 #: The bytes of a file that are read, and the number of files that are listed.
 _SHOWN = 100_000
 _LISTED = 200
-
-T = TypeVar("T")
 
 
 class FileTools:
@@ -35,7 +33,7 @@ class FileTools:
         """List the user's files with size and time of the last change."""
         user = _user(ctx)
         _demand_alone(ctx)
-        files = await _finish_work(lambda: self._workspaces.list_files(user))
+        files = await self._workspaces.list_files(user)
         zone = ctx.deps.timezone
         lines = [
             f"- {visible(file.name)} ({file.size:,} bytes, {file.changed_at.astimezone(zone):%Y-%m-%d %H:%M})"
@@ -54,7 +52,8 @@ class FileTools:
         """
         user = _user(ctx)
         _demand_alone(ctx)
-        body = await _finish_work(lambda: self._workspaces.read(user, name, limit=_SHOWN + 1))
+        with _file_errors():
+            body = await self._workspaces.read(user, name, limit=_SHOWN + 1)
         try:
             # The cut may be inside a character.
             text = body[:_SHOWN].decode("utf-8", "ignore" if len(body) > _SHOWN else "strict")
@@ -75,7 +74,8 @@ class FileTools:
         """
         user = _user(ctx)
         body = text.encode()
-        replaced = await _finish_work(lambda: self._workspaces.write(user, name, body))
+        with _file_errors():
+            replaced = await self._workspaces.write(user, name, body)
         return f"{'Replaced' if replaced else 'Saved'} {name} ({len(body):,} bytes)."
 
     @tool(idempotent=True)
@@ -86,14 +86,16 @@ class FileTools:
             name: The file's name, as in the list of files.
         """
         user = _user(ctx)
-        await _finish_work(lambda: self._workspaces.delete(user, name))
+        with _file_errors():
+            await self._workspaces.delete(user, name)
         return f"Deleted {name}."
 
 
-async def _finish_work(work: Callable[[], T]) -> T:
-    """Return the result of the work, which completes even if the turn is stopped."""
+@contextmanager
+def _file_errors() -> Generator[None]:
+    """Convert ``FileFault`` to an error that the model sees."""
     try:
-        return await asyncio.to_thread(work)
+        yield
     except FileFault as fault:
         raise ToolError(str(fault)) from fault
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -12,7 +13,7 @@ from pydantic_ai import RunContext
 
 from torana.aio import run_uncancellable
 from torana.store.engine.similarity import most_alike
-from torana.store.workspaces import FileFault, Workspaces
+from torana.store.workspaces import FileChanged, FileFault, Workspaces
 from torana.tools.base import ToolContext, ToolError, tool
 
 #: The folder of the lists among the user's files.
@@ -20,6 +21,8 @@ FOLDER = "lists"
 _ENDING = ".txt"
 #: Maximum characters of a list's name and of an entry, and number of entries of a list and of a call.
 NAME_LIMIT, ENTRY_LIMIT, ENTRIES_LIMIT = 40, 200, 500
+#: Maximum bytes of a list.
+_FILE_LIMIT = ENTRIES_LIMIT * ENTRY_LIMIT * 4
 
 
 class ListTools:
@@ -27,8 +30,7 @@ class ListTools:
 
     def __init__(self, *, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
-        #: The lock of each user. A list is read and written again, so two turns of a user must not
-        #: interleave. Calls wait here instead of in threads, which other users need.
+        #: The lock of each user: calls of a user wait here instead of in threads, which other users need.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -44,7 +46,7 @@ class ListTools:
             name: The list, such as "shopping" or "todo".
             entries: The new entries; none creates an empty list. Entries that are on the list stay once.
         """
-        return await self._in_thread(ctx, partial(self._add, _plain_name(name), _entries(entries)))
+        return await self._work(ctx, partial(_add, name=_plain_name(name), entries=_entries(entries)))
 
     @tool(idempotent=True)
     async def show_list(self, ctx: RunContext[ToolContext], name: str = "") -> str:
@@ -53,7 +55,7 @@ class ListTools:
         Args:
             name: The list; empty for the names of all lists.
         """
-        return await self._in_thread(ctx, partial(self._show, _plain_name(name) if name.strip() else ""))
+        return await self._work(ctx, partial(_show, name=_plain_name(name)) if name.strip() else _show_all)
 
     @tool(idempotent=True)
     async def remove_from_list(
@@ -66,115 +68,150 @@ class ListTools:
             entries: The entries to remove.
             everything: Delete the list with all its entries instead.
         """
-        wanted = _entries(entries)
-        change = (
-            partial(self._delete, _plain_name(name))
-            if everything
-            else partial(self._remove, _plain_name(name), wanted)
-        )
-        return await self._in_thread(ctx, change)
+        wanted, name = _entries(entries), _plain_name(name)
+        change = partial(_delete, name=name) if everything else partial(_remove, name=name, entries=wanted)
+        return await self._work(ctx, change)
 
-    async def _in_thread(self, ctx: RunContext[ToolContext], work: Callable[[str], str]) -> str:
+    async def _work(self, ctx: RunContext[ToolContext], work: Callable[[_Lists], Awaitable[str]]) -> str:
         user = ctx.deps.turn.user
         if user is None:
             raise ToolError("Lists need a user; send a userId with the message.")
         if not ctx.deps.may_recall:
             raise ToolError("The channel has several users, so private lists are not used here.")
+        lists = _Lists(self._workspaces, user)
         try:
             async with self._locks.setdefault(user, asyncio.Lock()):
-                return await run_uncancellable(partial(work, user))
+                while True:
+                    with suppress(FileChanged):  # by another replica since it was read
+                        return await work(lists)
         except FileFault as fault:
             raise ToolError(str(fault)) from fault
 
-    def _add(self, name: str, entries: Sequence[str], user: str) -> str:
-        name = self._stored_name(user, name) or name
-        before = self._read(user, name)
-        known = {entry.casefold() for entry in before or ()}
-        new = [entry for entry in dict.fromkeys(entries) if entry.casefold() not in known]
-        after = [*(before or ()), *new]
-        if len(after) > ENTRIES_LIMIT:
-            raise ToolError(f"A list has at most {ENTRIES_LIMIT} entries; remove some first.")
-        if new or before is None:
-            self._workspaces.write(user, _file(name), "".join(f"{entry}\n" for entry in after).encode())
-        if not entries:
-            return f"Your {name} list has {_count(len(after))}."
-        added = f"Added to your {name} list: {', '.join(new)}." if new else ""
-        known_already = [entry for entry in dict.fromkeys(entries) if entry not in new]
-        repeated = f"Already on your {name} list: {', '.join(known_already)}." if known_already else ""
-        return " ".join(filter(None, (added, repeated)))
 
-    def _show(self, name: str, user: str) -> str:
-        if not name:
-            lines = [f"- {stored} ({self._size(user, stored)})" for stored in self._names(user)]
-            return "\n".join(["Your lists:", *lines]) if lines else "You have no lists yet."
-        stored = self._stored_name(user, name)
-        entries = None if stored is None else self._read(user, stored)
-        if stored is None or entries is None:
-            return self._no_list(user, name)
-        if not entries:
-            return f"Your {stored} list is empty."
-        return "\n".join(
-            [f"Your {stored} list has {_count(len(entries))}:", *(f"- {entry}" for entry in entries)]
-        )
+class _Lists:
+    """The lists of one user."""
 
-    def _remove(self, name: str, entries: Sequence[str], user: str) -> str:
-        stored = self._stored_name(user, name)
-        before = None if stored is None else self._read(user, stored)
-        if stored is None or before is None:
-            return self._no_list(user, name)
-        gone = _find(entries, before)
-        if not gone:
-            return f"Not on your {stored} list: {', '.join(entries)}."
-        left = [entry for entry in before if entry not in gone]
-        self._workspaces.write(user, _file(stored), "".join(f"{entry}\n" for entry in left).encode())
-        return f"Removed from your {stored} list: {', '.join(gone)}. It has {_count(len(left))} left."
+    def __init__(self, workspaces: Workspaces, user: str) -> None:
+        self._workspaces = workspaces
+        self._user = user
 
-    def _delete(self, name: str, user: str) -> str:
-        stored = self._stored_name(user, name)
-        if stored is None:
-            return self._no_list(user, name)
-        self._workspaces.delete(user, _file(stored))
-        return f"Deleted your {stored} list."
-
-    def _no_list(self, user: str, name: str) -> str:
-        others = ", ".join(self._names(user))
-        return f"You have no {name} list yet." + (f" Your lists are: {others}." if others else "")
-
-    def _names(self, user: str) -> list[str]:
+    async def names(self) -> list[str]:
+        """Return the names of all lists."""
         prefix = f"{FOLDER}/"
         return [
             file.name.removeprefix(prefix).removesuffix(_ENDING)
-            for file in self._workspaces.list_files(user)
+            for file in await self._workspaces.list_files(self._user)
             if file.name.startswith(prefix) and file.name.endswith(_ENDING)
         ]
 
-    def _stored_name(self, user: str, name: str) -> str | None:
+    async def stored_name(self, name: str) -> str | None:
         """Return the name of the stored list that a name means, also with a spelling mistake."""
-        return next(iter(_find([name], self._names(user))), None)
+        return next(iter(await _find([name], await self.names())), None)
 
-    def _size(self, user: str, name: str) -> str:
+    async def body(self, name: str) -> bytes | None:
+        """Return the content of a list, cut after ``_FILE_LIMIT``; None if it does not exist."""
         try:
-            return _count(len(self._read(user, name) or ()))
-        except ToolError:
-            return "too long"
-
-    def _read(self, user: str, name: str) -> list[str] | None:
-        """Return the entries of a list; None if it does not exist. Raises ``ToolError`` for a too long file."""
-        limit = ENTRIES_LIMIT * ENTRY_LIMIT * 4
-        try:
-            body = self._workspaces.read(user, _file(name), limit=limit + 1)
+            return await self._workspaces.read(self._user, _file(name), limit=_FILE_LIMIT + 1)
         except FileFault:
             return None
-        entries = [line.strip() for line in body.decode("utf-8", "replace").splitlines() if line.strip()]
-        if len(body) > limit or len(entries) > ENTRIES_LIMIT or any(len(one) > ENTRY_LIMIT for one in entries):
-            raise ToolError(
-                f"The file {_file(name)} is too long for a list, which has at most {ENTRIES_LIMIT} entries of "
-                f"{ENTRY_LIMIT} characters; use the tools for files."
-            )
-        return entries
+
+    async def store(self, name: str, entries: Sequence[str], *, before: bytes | None) -> None:
+        """Replace the content ``before``. Raises ``FileChanged`` if it is not the content any more."""
+        body = "".join(f"{entry}\n" for entry in entries).encode()
+        await self._workspaces.replace(self._user, _file(name), body, before=before)
+
+    async def delete(self, name: str) -> None:
+        """Delete a list."""
+        await self._workspaces.delete(self._user, _file(name))
 
 
-def _find(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
+async def _add(lists: _Lists, *, name: str, entries: Sequence[str]) -> str:
+    name = await lists.stored_name(name) or name
+    body = await lists.body(name)
+    before = _parse(name, body or b"")
+    known = {entry.casefold() for entry in before}
+    new = [entry for entry in dict.fromkeys(entries) if entry.casefold() not in known]
+    after = [*before, *new]
+    if len(after) > ENTRIES_LIMIT:
+        raise ToolError(f"A list has at most {ENTRIES_LIMIT} entries; remove some first.")
+    if new or body is None:
+        await lists.store(name, after, before=body)
+    if not entries:
+        return f"Your {name} list has {_count(len(after))}."
+    added = f"Added to your {name} list: {', '.join(new)}." if new else ""
+    known_already = [entry for entry in dict.fromkeys(entries) if entry not in new]
+    repeated = f"Already on your {name} list: {', '.join(known_already)}." if known_already else ""
+    return " ".join(filter(None, (added, repeated)))
+
+
+async def _show_all(lists: _Lists) -> str:
+    lines = [f"- {name} ({await _size(lists, name)})" for name in await lists.names()]
+    return "\n".join(["Your lists:", *lines]) if lines else "You have no lists yet."
+
+
+async def _size(lists: _Lists, name: str) -> str:
+    try:
+        return _count(len(_parse(name, await lists.body(name) or b"")))
+    except ToolError:
+        return "too long"
+
+
+async def _show(lists: _Lists, *, name: str) -> str:
+    stored = await lists.stored_name(name)
+    body = None if stored is None else await lists.body(stored)
+    if stored is None or body is None:
+        return await _no_list(lists, name)
+    entries = _parse(stored, body)
+    if not entries:
+        return f"Your {stored} list is empty."
+    return "\n".join([f"Your {stored} list has {_count(len(entries))}:", *(f"- {entry}" for entry in entries)])
+
+
+async def _remove(lists: _Lists, *, name: str, entries: Sequence[str]) -> str:
+    stored = await lists.stored_name(name)
+    body = None if stored is None else await lists.body(stored)
+    if stored is None or body is None:
+        return await _no_list(lists, name)
+    before = _parse(stored, body)
+    gone = await _find(entries, before)
+    if not gone:
+        return f"Not on your {stored} list: {', '.join(entries)}."
+    left = [entry for entry in before if entry not in gone]
+    await lists.store(stored, left, before=body)
+    return f"Removed from your {stored} list: {', '.join(gone)}. It has {_count(len(left))} left."
+
+
+async def _delete(lists: _Lists, *, name: str) -> str:
+    stored = await lists.stored_name(name)
+    if stored is None:
+        return await _no_list(lists, name)
+    await lists.delete(stored)
+    return f"Deleted your {stored} list."
+
+
+async def _no_list(lists: _Lists, name: str) -> str:
+    others = ", ".join(await lists.names())
+    return f"You have no {name} list yet." + (f" Your lists are: {others}." if others else "")
+
+
+def _parse(name: str, body: bytes) -> list[str]:
+    """Return the entries of a list. Raises ``ToolError`` for a file that is too long."""
+    entries = [line.strip() for line in body.decode("utf-8", "replace").splitlines() if line.strip()]
+    too_many = len(body) > _FILE_LIMIT or len(entries) > ENTRIES_LIMIT
+    if too_many or any(len(one) > ENTRY_LIMIT for one in entries):
+        raise ToolError(
+            f"The file {_file(name)} is too long for a list, which has at most {ENTRIES_LIMIT} entries of "
+            f"{ENTRY_LIMIT} characters; use the tools for files."
+        )
+    return entries
+
+
+async def _find(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
+    """Call ``find_alike`` in a thread: the texts of the user decide how long it takes."""
+    return await run_uncancellable(partial(find_alike, wanted, stored))
+
+
+def find_alike(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
     """Return the stored texts that equal the wanted ones regardless of case, or else resemble them most."""
     folded = {text.casefold(): text for text in reversed(stored)}
     found: list[str] = []
