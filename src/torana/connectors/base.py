@@ -189,6 +189,21 @@ class MessageSink(Protocol):
         """
         ...
 
+    async def load_records(self, name: str) -> Mapping[str, bytes]:
+        """Return the records that the account has stored under this name, by their keys.
+
+        They are for state that the next process or replica that listens needs, such as encryption keys. Raises
+        ``RetryLater``.
+        """
+        ...
+
+    async def save_records(self, name: str, changes: Mapping[str, bytes | None]) -> None:
+        """Store records, or delete those with None: all or none, durably when this returns.
+
+        Raises ``RetryLater``, also if another process listens on the account by now.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookRequest:

@@ -22,6 +22,7 @@ KEPT = (
     "amounts of usage under the user's id, without any text",
     "the audit record: actions on the user's id with their time and principal",
     "the operator's denials of accounts on chat platforms",
+    "public keys and names of the devices of Matrix accounts, for encrypted rooms",
     ("the ids of the erased turns, which answer 410, and digests of their Idempotency-Keys for a day"),
     ("messages of other speakers in shared rooms and the replies to them, even if they quote the user"),
 )

@@ -159,8 +159,10 @@ class Hook:
 class Line:
     """A running connector, and the messages that it receives."""
 
-    def __init__(self, connector: Connector[Any]) -> None:
+    def __init__(self, connector: Connector[Any], records: dict[tuple[str, str], bytes] | None = None) -> None:
         self.connector = connector
+        #: The records of the account, by name and key.
+        self.records = {} if records is None else records
         self.is_ready = asyncio.Event()
         self.heard: asyncio.Queue[IncomingMessage] = asyncio.Queue()
         #: If true, messages cannot be stored.
@@ -186,17 +188,34 @@ class Line:
     async def paired_ids(self, most: int) -> Sequence[str]:
         return []
 
+    async def load_records(self, name: str) -> Mapping[str, bytes]:
+        return {key: body for (one, key), body in self.records.items() if one == name}
+
+    async def save_records(self, name: str, changes: Mapping[str, bytes | None]) -> None:
+        for key, body in changes.items():
+            self.records.pop((name, key), None)
+            if body is not None:
+                self.records[name, key] = body
+
     async def next(self) -> IncomingMessage:
         async with asyncio.timeout(PATIENCE):
             return await self.heard.get()
 
 
 @asynccontextmanager
-async def listening(platform: Platform, settings: Mapping[str, Any] | None = None) -> AsyncGenerator[Line]:
-    """Run a connector on the platform; raise the error with which it ended before it was ready."""
+async def listening(
+    platform: Platform,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    records: dict[tuple[str, str], bytes] | None = None,
+) -> AsyncGenerator[Line]:
+    """Run a connector on the platform; raise the error with which it ended before it was ready.
+
+    ``records`` are the records of an earlier ``Line``.
+    """
     kind = platform.connector
     connector = kind(kind.Settings.model_validate(settings or platform.settings()))
-    line = Line(connector)
+    line = Line(connector, records)
     run = asyncio.create_task(connector.run(line))
     ready = asyncio.create_task(line.is_ready.wait())
     try:

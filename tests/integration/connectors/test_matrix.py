@@ -460,13 +460,13 @@ async def test_reply_in_thread_is_also_reply_for_old_clients(platform: MatrixPla
     }
 
 
-async def test_longest_edit_of_widest_characters_is_accepted(platform: MatrixPlatform, tmp_path: Path) -> None:
+async def test_longest_edit_of_widest_characters_is_accepted(platform: MatrixPlatform) -> None:
     ana = await platform.homeserver.person("ana")
     room = await platform.homeserver.make_room(ana, invite=[platform.account], initial_state=[ENCRYPTION])
     abilities, text = Matrix.abilities, ""
     while abilities.measure(text + "é" * 100) <= abilities.length:
         text += "é" * 100
-    async with listening(platform, {**platform.settings(), "store": tmp_path}) as line:
+    async with listening(platform, {**platform.settings(), "encryption": True}) as line:
         await platform.homeserver.send(ana, room, {"msgtype": "m.text", "body": "not encrypted"})
         place = (await line.next()).place
         sent = await line.connector.send(part(text, place))
@@ -693,7 +693,7 @@ async def test_encrypted_room_is_read_and_written(
     platform: MatrixPlatform, secret_room: str, tmp_path: Path
 ) -> None:
     ana = await platform.homeserver.person("ana")
-    settings = {**platform.settings(), "store": tmp_path / "ours"}
+    settings = {**platform.settings(), "encryption": True}
     async with device(platform, ana, create_directory(tmp_path / "ana")) as theirs:
         async with listening(platform, settings) as line:
             await theirs.say(secret_room, {"msgtype": "m.text", "body": "hello"})
@@ -706,17 +706,38 @@ async def test_encrypted_room_is_read_and_written(
             assert edit["m.new_content"]["body"] == "hi again"
             assert edit["m.relates_to"] == {"rel_type": "m.replace", "event_id": sent}
         await theirs.say(secret_room, {"msgtype": "m.text", "body": "while you were away"})
-        async with listening(platform, settings) as line:
+        async with listening(platform, settings, records=line.records) as line:
             assert await texts(line, "while you were away") == ["while you were away"]
             await line.connector.send(part("back again", heard.place))
             assert (await theirs.read())["body"] == "back again"
-        async with listening(platform, settings) as line:
+        async with listening(platform, settings, records=line.records) as line:
             await line.connector.send(part("nobody asked", heard.place))
             assert (await theirs.read())["body"] == "nobody asked"
 
     events = await platform.homeserver.events(ana, secret_room)
     assert [event for event in events if event["type"] == "m.room.message"] == []
-    assert (tmp_path / "ours").stat().st_mode & 0o077 == 0
+
+
+async def test_unsaved_keys_are_not_used(
+    platform: MatrixPlatform, secret_room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana = await platform.homeserver.person("ana")
+
+    async def refuse(*_: object) -> None:
+        raise RetryLater("another process listens with these credentials")
+
+    async with (
+        device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
+        listening(platform, {**platform.settings(), "encryption": True}) as line,
+    ):
+        await theirs.say(secret_room, {"msgtype": "m.text", "body": "hello"})
+        message = part("one", (await line.next()).place)
+        monkeypatch.setattr(line, "save_records", refuse)
+        with pytest.raises(RetryLater):
+            await line.connector.send(message)
+
+    events = await platform.homeserver.events(ana, secret_room)
+    assert [event["sender"] for event in events if event["type"] == "m.room.encrypted"] == [ana.id]
 
 
 def create_directory(path: Path) -> Path:
@@ -734,7 +755,7 @@ async def test_encrypted_files_are_decrypted(
     wrong = {**file, "hashes": {"sha256": "AAAA"}}
     async with (
         device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
-        listening(platform, {**platform.settings(), "store": tmp_path / "ours"}) as line,
+        listening(platform, {**platform.settings(), "encryption": True}) as line,
     ):
         for one in (file, wrong):
             await theirs.say(secret_room, {"msgtype": "m.image", "body": "cat.png", "file": one})
@@ -750,7 +771,7 @@ async def test_encrypted_files_are_decrypted(
 
 async def test_message_waits_for_its_key(platform: MatrixPlatform, secret_room: str, tmp_path: Path) -> None:
     ana = await platform.homeserver.person("ana")
-    settings = {**platform.settings(), "store": tmp_path / "ours"}
+    settings = {**platform.settings(), "encryption": True}
     async with (
         device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
         listening(platform, settings) as line,
@@ -777,7 +798,7 @@ async def test_undelivered_key_is_shared_again(
     platform: MatrixPlatform, secret_room: str, tmp_path: Path
 ) -> None:
     ana = await platform.homeserver.person("ana")
-    settings = {**platform.settings(), "store": tmp_path / "ours"}
+    settings = {**platform.settings(), "encryption": True}
     async with (
         device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
         listening(platform, settings) as line,
@@ -795,7 +816,7 @@ async def test_invalid_encrypted_content_is_ignored(
     platform: MatrixPlatform, secret_room: str, tmp_path: Path
 ) -> None:
     ana = await platform.homeserver.person("ana")
-    settings = {**platform.settings(), "store": tmp_path / "ours"}
+    settings = {**platform.settings(), "encryption": True}
     async with (
         device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
         listening(platform, settings) as line,
@@ -813,7 +834,7 @@ async def test_room_key_creation_is_retried_after_failed_claim(
     platform: MatrixPlatform, secret_room: str, tmp_path: Path
 ) -> None:
     ana = await platform.homeserver.person("ana")
-    settings = {**platform.settings(), "store": tmp_path / "ours"}
+    settings = {**platform.settings(), "encryption": True}
     async with (
         device(platform, ana, create_directory(tmp_path / "ana")) as theirs,
         listening(platform, settings) as line,

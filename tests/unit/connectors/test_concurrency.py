@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 from tests.unit.connectors.conftest import Gateway
@@ -81,6 +81,12 @@ class Held:
     async def paired_ids(self, most: int) -> Sequence[str]:
         del most
         return []
+
+    async def load_records(self, name: str) -> Mapping[str, bytes]:
+        raise NotImplementedError
+
+    async def save_records(self, name: str, changes: Mapping[str, bytes | None]) -> None:
+        raise NotImplementedError
 
     async def hear(self, heard: IncomingMessage) -> None:
         self.begun.put_nowait(heard.id)

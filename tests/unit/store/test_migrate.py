@@ -37,7 +37,7 @@ NEXT = """
 from alembic import op
 import sqlalchemy as sa
 
-revision, down_revision = "0020", "0019"
+revision, down_revision = "0021", "0020"
 
 
 def upgrade():
@@ -112,10 +112,10 @@ def new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The next version of the program with one more revision; returns the file of that revision."""
     migrations = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, migrations)
-    revision = migrations / "versions" / "0020_topic.py"
+    revision = migrations / "versions" / "0021_topic.py"
     revision.write_text(NEXT.format(rest=""))
     monkeypatch.setattr(module, "SQLITE_MIGRATIONS", migrations)
-    monkeypatch.setattr(module, "HEAD", "0020")
+    monkeypatch.setattr(module, "HEAD", "0021")
     return revision
 
 
@@ -169,8 +169,8 @@ def test_upgrade_keeps_the_data_and_a_copy_of_the_old_database(path: Path, new_v
     migrate(path)
 
     assert rows(path, "SELECT id, topic FROM sessions") == [("ses_1", None)]
-    assert check_database(path) == "0020"
-    copy = path.with_name("torana.db.before-0020")
+    assert check_database(path) == "0021"
+    copy = path.with_name("torana.db.before-0021")
     assert check_database(copy) == HEAD
     assert rows(copy, "SELECT id FROM sessions") == [("ses_1",)]
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -226,14 +226,14 @@ def test_failed_upgrade_changes_nothing(path: Path, new_version: Path) -> None:
 def test_upgrade_is_refused_when_the_copy_fails(path: Path, new_version: Path) -> None:
     before = layout(path)
     # Where the copy belongs there is an entry that SQLite cannot open, as on a full disk.
-    path.with_name("torana.db.before-0020.part").mkdir()
+    path.with_name("torana.db.before-0021.part").mkdir()
 
     with pytest.raises(DataDirUnusable, match=r"torana\.db cannot be copied .* Free enough disk space"):
         migrate(path)
 
     assert layout(path) == before
     assert check_database(path) == HEAD
-    assert not path.with_name("torana.db.before-0020").exists()
+    assert not path.with_name("torana.db.before-0021").exists()
 
 
 def test_newer_database_is_refused_unchanged_in_one_line(path: Path, caplog: pytest.LogCaptureFixture) -> None:

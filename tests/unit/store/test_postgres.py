@@ -196,7 +196,8 @@ def set_back(url: str, revision: str) -> None:
         connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
         connection.execute("DROP FUNCTION announce_turn, announce_decision, announce_erasure CASCADE")
         connection.execute(
-            "DROP TABLE erasures, cluster, mcp_pins, skill_archives, change_counts, workspace_files"
+            "DROP TABLE erasures, cluster, mcp_pins, skill_archives, change_counts, workspace_files, "
+            "connector_records"
         )
         connection.execute("ALTER TABLE replicas DROP COLUMN erased")
 

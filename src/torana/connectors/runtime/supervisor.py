@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from torana.connectors.base import (
     RetryLater,
 )
 from torana.connectors.registry import Account, open_connector
+from torana.connectors.runtime.records import AccountRecords
 from torana.errors import ConfigInvalid, StoreUnavailable
 from torana.store.engine.database import Database
 from torana.store.rows import leases
@@ -81,6 +82,10 @@ class AccountLease:
             renewal.cancel()
             with suppress(Exception):
                 await self._database.run(partial(leases.give_back, account=name, holder=self._holder))
+
+    def records(self, name: str) -> AccountRecords:
+        """Return the records of the account with this lease."""
+        return AccountRecords(database=self._database, account=name, holder=self._holder)
 
     async def _take(self, name: str) -> datetime:
         now = self._clock()
@@ -166,7 +171,7 @@ class Supervisor(ConnectionSupervisor[Status]):
         self._secrets = _secrets_of(connector)
         name = f"{self._account.kind}:{sha256(connector.credentials.encode()).hexdigest()[:32]}"
         async with self._lease.hold(name) as renewal:
-            await self._listen(connector, renewal)
+            await self._listen(connector, renewal, self._lease.records(name))
         return "the connection ended"
 
     def _describe(self, error: BaseException) -> Ended:
@@ -185,9 +190,11 @@ class Supervisor(ConnectionSupervisor[Status]):
     def _on_change(self) -> None:
         self._on_status(self.status)
 
-    async def _listen(self, connector: Connector[Any], renewal: asyncio.Task[None]) -> None:
+    async def _listen(
+        self, connector: Connector[Any], renewal: asyncio.Task[None], records: AccountRecords
+    ) -> None:
         """Run the connector, deliver over it, and detect silence and the loss of the lease."""
-        sink = _ConnectionSink(self._ingress(connector), heard=self._note_heard)
+        sink = _ConnectionSink(self._ingress(connector), records, heard=self._note_heard)
         run = asyncio.create_task(connector.run(sink), name=f"{self._name} listens")
         tasks: set[asyncio.Task[Any]] = {run, renewal}
         try:
@@ -212,8 +219,9 @@ class Supervisor(ConnectionSupervisor[Status]):
 class _ConnectionSink:
     """Passes a connector's messages on, and notes each sign of life."""
 
-    def __init__(self, ingress: MessageHandler, *, heard: Callable[[], None]) -> None:
+    def __init__(self, ingress: MessageHandler, records: AccountRecords, *, heard: Callable[[], None]) -> None:
         self._ingress = ingress
+        self._records = records
         self._heard = heard
         self._sign = asyncio.Event()
         self._listening = 0
@@ -237,6 +245,12 @@ class _ConnectionSink:
 
     async def paired_ids(self, most: int) -> Sequence[str]:
         return await self._ingress.paired_ids(most)
+
+    async def load_records(self, name: str) -> Mapping[str, bytes]:
+        return await self._records.load(name)
+
+    async def save_records(self, name: str, changes: Mapping[str, bytes | None]) -> None:
+        await self._records.save(name, changes)
 
     async def wait_until_silent(self, quiet: float | None) -> None:
         """Raise ``RetryLater`` after ``quiet`` seconds without a sign of life; with None never."""

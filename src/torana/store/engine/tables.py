@@ -523,6 +523,16 @@ change_counts = sa.Table(
     sa.Column("number", Integer, nullable=False),
 )
 
+#: Records that a connector stores for its account, such as encryption keys.
+connector_records = sa.Table(
+    "connector_records",
+    metadata,
+    sa.Column("account", Text, primary_key=True),
+    sa.Column("name", Text, primary_key=True),
+    sa.Column("key", Text, primary_key=True),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
 #: Files that tools store for users. ``owner`` is a digest of the user's id, and ``key`` is equal for names that
 #: look the same.
 workspace_files = sa.Table(

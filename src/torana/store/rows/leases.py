@@ -27,6 +27,12 @@ def take(connection: Connection, account: str, holder: str, *, now: datetime, un
     return True
 
 
+def is_held(connection: Connection, account: str, holder: str) -> bool:
+    """Return whether the holder has the lease; no other can take it before the commit."""
+    mine = sa.select(leases.c.until).where(leases.c.account == account, leases.c.holder == holder)
+    return connection.execute(mine.with_for_update()).first() is not None
+
+
 def give_back(connection: Connection, account: str, holder: str) -> None:
     """Release the lease if the holder has it."""
     connection.execute(sa.delete(leases).where(leases.c.account == account, leases.c.holder == holder))

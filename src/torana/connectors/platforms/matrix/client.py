@@ -20,7 +20,8 @@ import nio
 from aiohttp import ClientError, ClientResponse
 from nio.crypto import Olm
 
-from torana.connectors.base import OutcomeUnknown, PermanentError, RetryLater, collect
+from torana.connectors.base import MessageSink, OutcomeUnknown, PermanentError, RetryLater, collect
+from torana.connectors.platforms.matrix.keys import KeyStore, StoredKeys
 from torana.json_bounds import without_deep_values
 
 _log = logging.getLogger(__name__)
@@ -39,11 +40,11 @@ quoted = partial(quote, safe="")
 class Homeserver(nio.AsyncClient):
     """The homeserver of one account. ``rooms`` are the joined rooms; call ``leave`` at the end."""
 
-    def __init__(self, *, address: str, user: str, device: str, store: Path | None) -> None:
-        """``store`` is the directory for keys; without it nothing is encrypted or decrypted."""
+    def __init__(self, *, address: str, user: str, device: str) -> None:
         config = nio.AsyncClientConfig(max_limit_exceeded=0, max_timeouts=0, request_timeout=_TIMEOUT)
-        super().__init__(address, user, device, str(store or ""), config)
+        super().__init__(address, user, device, config=config)
         self._keys = asyncio.Lock()
+        self._stored_keys: StoredKeys | None = None
         self._left = False
 
     async def log_in(self, *, password: str | None, token: str | None) -> None:
@@ -57,19 +58,34 @@ class Homeserver(nio.AsyncClient):
                 await self.whoami()  # this sets user and device
             except LoggedOut as e:
                 raise PermanentError(str(e)) from e
-            if self.store_path and self.device_id:
-                self.load_store()
         if self.user_id != account:
             raise PermanentError(f"the credentials belong to {self.user_id}, not to {account}")
-        if self.store_path and self.olm is None:
-            raise PermanentError("the access token belongs to no device, so `store` cannot be used with it")
+
+    async def open_keys(self, sink: MessageSink, earlier: Path | None) -> None:
+        """Load the keys of the device; from now on, messages are encrypted and decrypted.
+
+        ``earlier`` is the directory of an earlier version, whose keys are copied to the records of the account.
+        """
+        if not self.device_id:
+            raise PermanentError(
+                "the access token belongs to no device, so it has no keys; set `password` instead"
+            )
+        name = f"keys of {self.device_id}"
+        store = KeyStore(self.user_id, self.device_id)
+        records = await sink.load_records(name)
+        file = earlier / f"{self.user_id}_{self.device_id}.db" if earlier and not records else None
+        if file is not None and await asyncio.to_thread(file.is_file):
+            store.copy_file(file)
+            _log.info("matrix_keys_copied", extra={"directory": str(earlier)})
+        store.load(records)
+        store.watch(everything=not records)
+        self._stored_keys = StoredKeys(store, lambda changes: sink.save_records(name, changes))
+        self.store = store
+        self.olm = _Olm(self.user_id, self.device_id, store)
+        self.encrypted_rooms = store.load_encrypted_rooms()
 
     def load_store(self) -> None:
-        if self.store_path:
-            Path(self.store_path).mkdir(mode=0o700, parents=True, exist_ok=True)
-        super().load_store()
-        if self.store is not None:
-            self.olm = _Olm(self.user_id, self.device_id or "", self.store)
+        """Do nothing at the login: ``open_keys`` loads the keys."""
 
     async def leave(self) -> None:
         """Close all connections and files; the object cannot be used again."""
@@ -179,6 +195,9 @@ class Homeserver(nio.AsyncClient):
         """Send a request; the library would open a new session and never close it."""
         if self._left:
             raise RetryLater("not connected")
+        if self._stored_keys is not None:
+            # Before others see them: the next process would use the same keys for something else.
+            await self._stored_keys.save()
         with _answers():
             return await super().send(method, path, data, headers, trace_context, timeout)
 

@@ -90,8 +90,12 @@ class MatrixSettings(ConnectorSettings):
     device: str = Field(
         default="TORANA", min_length=1, description="The device id with `password`; a token has its own."
     )
+    encryption: bool = Field(
+        default=False, description="Whether to read and write in encrypted rooms; otherwise they are ignored."
+    )
     store: Path | None = Field(
-        default=None, description="A directory for encryption keys; without it, encrypted rooms are ignored."
+        default=None,
+        description="The directory with encryption keys of an earlier version, which are copied once.",
     )
     join: Literal["invited", "never"] = Field(default="invited", description="Whether to accept invitations.")
     most_rooms: int = Field(default=200, ge=1, description="Maximum number of joined rooms.")
@@ -129,7 +133,6 @@ class Matrix(Connector[MatrixSettings]):
             address=settings.homeserver.rstrip("/"),
             user=settings.user,
             device=settings.device,
-            store=settings.store,
         )
         self._name = ""
         #: The account's direct rooms (`m.direct`), and rooms with a typing indicator.
@@ -157,6 +160,8 @@ class Matrix(Connector[MatrixSettings]):
                 password=password.get_secret_value() if password else None,
                 token=token.get_secret_value() if token else None,
             )
+            if self.settings.encryption or self.settings.store:
+                await self._home.open_keys(sink, self.settings.store)
             await self._listen(sink)
         finally:
             joining.cancel()
@@ -279,7 +284,9 @@ class Matrix(Connector[MatrixSettings]):
         if room.encrypted and self._home.olm is None:
             if room.room_id not in self._warned:
                 self._warned.add(room.room_id)
-                _log.warning("matrix_room_is_encrypted", extra={"room": room.room_id, "cure": "set `store`"})
+                _log.warning(
+                    "matrix_room_is_encrypted", extra={"room": room.room_id, "cure": "set `encryption`"}
+                )
         elif isinstance(event, nio.MegolmEvent):
             event.room_id = room.room_id
             if len(self._unread) < _MOST_WAITING:
@@ -367,7 +374,7 @@ class Matrix(Connector[MatrixSettings]):
         if room is None:
             raise PermanentError("the account is not in the room")
         if room.encrypted and self._home.olm is None:
-            raise PermanentError("the room is encrypted, and no `store` for keys is set")
+            raise PermanentError("the room is encrypted, and `encryption` is not set")
         sent = await self._home.send_event(room, _content(part), key=_transaction(part))
         if chat in self._typing:
             await self.typing(part.place, shown=False)
