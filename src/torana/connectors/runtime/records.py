@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from sqlalchemy.engine import Connection
-
 from torana.connectors.base import RetryLater
 from torana.errors import StoreUnavailable
-from torana.store.engine.database import Database
+from torana.store.engine.database import Connection, Database
 from torana.store.rows import leases
 from torana.store.rows.extensions import connector_records
 
