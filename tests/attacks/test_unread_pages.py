@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
 
-from torana.testing.openai_server import OpenAIStandIn
+from torana.testing.openai_server import ChatRequest, OpenAIStandIn
 
 _TOKEN = "0123456789abcdef0123456789"
 _MIB = 1024 * 1024
@@ -45,7 +45,10 @@ def test_unread_pages_take_little_memory(new_gateway: Callable[..., GatewayProce
 def test_unread_streams_of_a_long_reply_take_little_memory(
     new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
 ) -> None:
-    model = new_model(reply=lambda _request: "x" * 1_040_000 + "\U0001f600")
+    def reply(_request: ChatRequest) -> str:
+        return "x" * 1_040_000 + "\U0001f600"
+
+    model = new_model(reply=reply)
     settings = {"model": "openai-chat:stand-in", "model_api_key": "none", "model_base_url": model.url}
     gateway = new_gateway(gateway_token=_TOKEN, **settings)
     gateway.start()
