@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import os
 import re
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Set
 from contextlib import contextmanager, suppress
@@ -22,7 +24,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TextIO, cast
+from typing import BinaryIO, Literal, TextIO, cast
 
 from torana.characters import HIDDEN, char_class, escape
 
@@ -101,23 +103,66 @@ class _Stream(_Discreet, logging.StreamHandler[TextIO]):
 
 
 class _File(_Discreet, logging.handlers.RotatingFileHandler):
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+        self._dropping = threading.Lock()
+
     def files(self) -> list[Path]:
         """Return the log file and the rotated files that exist."""
-        files = [Path(self.baseFilename + suffix) for suffix in ("", *(f".{n + 1}" for n in range(FILES_KEPT)))]
-        return [file for file in files if file.exists()]
+        return [file for file in self._names() if file.exists()]
 
     def drop(self, turn_ids: Set[str]) -> None:
-        """Rewrite the files without the lines of these turns. Events that are logged meanwhile wait."""
+        """Rewrite the files without the lines of these turns.
+
+        Events that are logged meanwhile wait only while a rewritten file replaces the former one.
+        """
+        base = Path(self.baseFilename)
+        with self._dropping:
+            for left in base.parent.glob(f"{base.name}*.part"):  # by a call that was interrupted
+                left.unlink()
+            # A rotation gives a file the next name, so none is missed.
+            for name in self._names():
+                self._drop_from(name, base.with_name(f"{base.name}.part"), turn_ids)
+
+    def _drop_from(self, name: Path, partial: Path, turn_ids: Set[str]) -> None:
+        try:
+            lines = name.open("rb")
+        except FileNotFoundError:
+            return
+        with lines:
+            if not any(_is_of(line, turn_ids) for line in lines):
+                return
+            lines.seek(0)
+            with partial.open("wb") as kept:
+                _copy_lines(lines, kept, turn_ids, growing=True)
+                with self._waiting_events():
+                    _copy_lines(lines, kept, turn_ids, growing=False)
+                    kept.close()
+                    self._replace(os.fstat(lines.fileno()), partial)
+
+    def _replace(self, former: os.stat_result, partial: Path) -> None:
+        """Replace a file, whatever its name is by now."""
+        for file in self.files():
+            if os.path.samestat(former, file.stat()):
+                partial.replace(file)
+                return
+        partial.unlink()  # a rotation has deleted the file
+
+    @contextmanager
+    def _waiting_events(self) -> Generator[None]:
+        """Let events wait, and open the log file again for the next one."""
         self.acquire()
         try:
-            for file in self.files():
-                _partial(file).unlink(missing_ok=True)  # left by a call that was interrupted
-                _drop_lines(file, turn_ids)
+            yield
         finally:
-            if self.stream is not None:  # the open file may have been replaced; the next line opens the new one
+            if self.stream is not None:
                 self.stream.close()
                 self.stream = None
             self.release()
+
+    def _names(self) -> list[Path]:
+        """Return the names of the log file and of the rotated files, the newest first."""
+        return [Path(self.baseFilename + suffix) for suffix in ("", *(f".{n + 1}" for n in range(FILES_KEPT)))]
 
 
 def configure_logging(
@@ -291,7 +336,7 @@ def _plain(value: object) -> str:
 
 def _rotating(file: Path, formatter: logging.Formatter) -> logging.Handler:
     file.parent.mkdir(parents=True, exist_ok=True)
-    handler = _File(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+    handler = _File(file)
     handler.setFormatter(formatter)
     return handler
 
@@ -308,20 +353,19 @@ def _turns_in(file: Path) -> set[str]:
         return set()
 
 
-def _partial(file: Path) -> Path:
-    return file.with_name(f"{file.name}.part")
+def _is_of(line: bytes, turn_ids: Set[str]) -> bool:
+    found = _TURN.search(line)
+    return found is not None and found[1].decode() in turn_ids
 
 
-def _drop_lines(file: Path, turn_ids: Set[str]) -> None:
-    if _turns_in(file).isdisjoint(turn_ids):
-        return
-    partial = _partial(file)
-    with file.open("rb") as lines, partial.open("wb") as kept:
-        for line in lines:
-            found = _TURN.search(line)
-            if found is None or found[1].decode() not in turn_ids:
-                kept.write(line)
-    partial.replace(file)
+def _copy_lines(lines: BinaryIO, kept: BinaryIO, turn_ids: Set[str], *, growing: bool) -> None:
+    """Copy the lines of other turns. Stop before a line that is being written if the file is ``growing``."""
+    for line in lines:
+        if growing and not line.endswith(b"\n"):
+            lines.seek(-len(line), os.SEEK_CUR)
+            return
+        if not _is_of(line, turn_ids):
+            kept.write(line)
 
 
 def _install(handlers: Iterable[logging.Handler], level: int) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Sequence
 
 import httpx2
 from tests.unit.skills.archives import tarred
 
-_FRONT = "---\nname: attack\ndescription: Attacks.\n---\n# Attack\n"
+_FRONT = "name: attack\ndescription: Attacks.\n"
 
 
-def install_script(client: httpx2.Client, script: str) -> None:
-    """Install and approve a skill with this Python script, as a deceived operator would."""
-    archive = tarred({"attack/SKILL.md": _FRONT, "attack/scripts/attack.py": textwrap.dedent(script)})
+def install_script(client: httpx2.Client, script: str, *, hosts: Sequence[str] = ()) -> None:
+    """Install and approve a skill with this Python script and hosts, as a deceived operator would."""
+    needs = f"metadata:\n  torana:\n    hosts: {json.dumps(hosts)}\n" if hosts else ""
+    text = f"---\n{_FRONT}{needs}---\n# Attack\n"
+    archive = tarred({"attack/SKILL.md": text, "attack/scripts/attack.py": textwrap.dedent(script)})
     headers = {"Content-Type": "application/octet-stream"}
     client.post("/v1/skills", content=archive, headers=headers).raise_for_status()
     digest = client.get("/v1/skills/attack").raise_for_status().json()["current"]["digest"]

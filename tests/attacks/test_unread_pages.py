@@ -1,4 +1,4 @@
-"""A user requests long pages on many connections, and does not read them."""
+"""A user requests long pages and event streams on many connections, and does not read them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import ExitStack
 
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
+
+from torana.testing.openai_server import ChatRequest, OpenAIStandIn
 
 _TOKEN = "0123456789abcdef0123456789"
 _MIB = 1024 * 1024
@@ -36,6 +38,39 @@ def test_unread_pages_take_little_memory(new_gateway: Callable[..., GatewayProce
             eventually(lambda: connection.recv(1, socket.MSG_PEEK))  # noqa: B023 - called in this round
             taken.append(gateway.process.memory_info().rss)
         assert operator.get("/health").json()["status"] == "ok"
+
+    assert max(taken) - before < _ROOM
+
+
+def test_unread_streams_of_a_long_reply_take_little_memory(
+    new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
+) -> None:
+    def reply(_request: ChatRequest) -> str:
+        return "x" * 1_040_000 + "\U0001f600"
+
+    model = new_model(reply=reply)
+    settings = {"model": "openai-chat:stand-in", "model_api_key": "none", "model_base_url": model.url}
+    gateway = new_gateway(gateway_token=_TOKEN, **settings)
+    gateway.start()
+    with gateway.client(token=_TOKEN) as operator, ExitStack() as stack:
+        token = operator.post("/v1/tokens", json={"user": "mallory"}).json()["token"]
+        with gateway.client(token=token) as client:
+            client.post("/message", json={"content": "hi"}).raise_for_status()
+            (turn,) = client.get("/v1/turns").json()["items"]
+        before = gateway.process.memory_info().rss
+        request = (
+            f"GET /v1/turns/{turn['id']}/events HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n"
+        )
+        connections = [stack.enter_context(_connect(gateway)) for _ in range(_REQUESTS)]
+        for connection in connections:
+            connection.sendall(request.encode())
+        taken: list[int] = []
+        for connection in connections:
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            taken.append(gateway.process.memory_info().rss)
+        for _ in range(20):
+            assert operator.get("/health").json()["status"] == "ok"
+            taken.append(gateway.process.memory_info().rss)
 
     assert max(taken) - before < _ROOM
 

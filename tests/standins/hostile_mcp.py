@@ -28,6 +28,7 @@ TOOLS = {
     "crash": "End in the middle of the call.",
     "big": "Answer with 100 MB.",
     "values": "Answer with 2 MB of numbers.",
+    "surrogate": "Answer with half a surrogate pair.",
     "garbage": "Write rubbish, then answer.",
     "progress": "Tell of progress without end.",
     "sample": "Ask for the gateway's model, and tell what it said.",
@@ -111,6 +112,8 @@ class Hostile:
                 yield _result(id_, {"content": [_text("x" * 100_000_000)]})
             case "values":
                 yield _result(id_, {"content": [1] * 500_000})
+            case "surrogate":
+                yield _result(id_, {"content": [_text("half \ud83d, whole \U0001f600, backslash \\ud83d")]})
             case "garbage":
                 yield b"\xff\xfe\x00 rubbish\n{\n[]\n\n" + b'{"jsonrpc": "2.0", "id": 999, "result": {}}\n'
                 yield _result(id_, {"content": [_text("after the rubbish")]})

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import threading
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -353,6 +354,43 @@ def test_lines_of_dropped_turns_are_removed_from_all_files(
     assert [line["turn_id"] for line in kept].count("turn_1") == 10
     assert {line["turn_id"] for line in kept} == {"turn_1", "turn_2"}
     assert json.loads(file.read_text().splitlines()[-1])["event"] == "after it"
+
+
+class LoggedMeanwhile(set[str]):
+    """Turns; at each of the first lookups, another thread logs events, which rotate the files."""
+
+    lookups = 0
+
+    def __contains__(self, turn_id: object) -> bool:
+        self.lookups += 1
+        if self.lookups % 2 and self.lookups < 6:
+            thread = threading.Thread(target=self._log, daemon=True)
+            thread.start()
+            thread.join(timeout=10)
+            assert not thread.is_alive(), "the event waits for the erasure"
+        return super().__contains__(turn_id)
+
+    def _log(self) -> None:
+        for number in range(2):
+            logging.getLogger("torana.test").info("meanwhile", extra={"turn_id": f"turn_{8 + number}"})
+
+
+@pytest.mark.parametrize("size", [500, 100_000])
+def test_events_do_not_wait_for_the_dropping_of_turns(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "FILE_BYTES", size)
+    configure(file=tmp_path / "torana.log")
+    for number in range(12):
+        logging.getLogger("torana.test").info("said", extra={"turn_id": f"turn_{number % 2}"})
+
+    telemetry.drop_turns(LoggedMeanwhile({"turn_0"}))
+
+    assert "turn_0" not in telemetry.logged_turns()
+    assert not list(tmp_path.glob("*.part"))
+    written = "".join(file.read_text() for file in tmp_path.iterdir())
+    assert written.count('"turn_9"') == 3
+    assert size == 500 or written.count('"turn_1"') == 6
 
 
 def test_dropping_turns_without_a_log_file_does_nothing() -> None:

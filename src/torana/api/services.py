@@ -104,5 +104,7 @@ class Services:
     searches: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
     #: Lists of the calls of a turn at a time: each may occupy a thread, too.
     call_lists: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
+    #: Turns that are read at a time for event streams, with replies that may have megabytes.
+    stream_starts: FairSlots = field(default_factory=lambda: FairSlots(total=16, per_user=2))
     #: Long responses at a time: each may occupy some 12 MB until the client has read it.
     long_responses: FairSlots = field(default_factory=lambda: FairSlots(total=64, per_user=4))

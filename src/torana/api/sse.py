@@ -91,6 +91,7 @@ class EventStream(StreamingResponse):
                 data = await _data(self._turns, self._turn, event, self._request_id)
                 async with slot() if _is_long(data) else nullcontext():
                     yield _frame(event, data)
+                del data  # the error that ends the events would keep it until the next garbage collection
                 if event.type == "approval.required":  # the client can approve it now
                     self._turns.approvals.note_streamed(event.data["id"])
         except (StopAsyncIteration, GatewayError):  # an error after the start ends the stream

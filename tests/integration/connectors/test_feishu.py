@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator
 from uuid import uuid4
 
@@ -73,6 +74,23 @@ class TestHearing:
             assert heard.addressed
             await platform.tell("text", {"text": "@_all hear"}, room=platform.room)
             assert not (await line.next()).addressed
+
+    async def test_many_leading_mentions_cost_as_much_as_mentions_of_others(
+        self, platform: FeishuStandIn
+    ) -> None:
+        mentions = [
+            {"key": "@_user_1", "id": {"open_id": BOT}, "name": "Torana"},
+            {"key": "@_user_2", "id": {"open_id": "ou_eve"}, "name": "Eve"},
+        ]
+        costs: dict[str, float] = {}
+        async with listening(platform) as line:
+            for key, left in (("@_user_2", "@Eve " * 100_000 + "hi"), ("@_user_1", "hi")):
+                before = time.process_time()
+                text = {"text": f"{key} " * 100_000 + "hi"}
+                await platform.tell("text", text, room=platform.room, mentions=mentions)
+                assert (await line.next()).text == left
+                costs[key] = time.process_time() - before
+        assert costs["@_user_1"] < 5 * costs["@_user_2"]
 
     async def test_reply_to_bot_addresses_it(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:

@@ -176,6 +176,9 @@ async def test_unknown_field_does_not_hide_message(platform: LinePlatform) -> No
         ("@Bob hi", [mentioned(0, 4, own=False)], "@Bob hi", False),
         ("@Torana hi", [], "@Torana hi", False),
         ("@Torana hi", [{**mentioned(0, 7), "index": "0"}], "@Torana hi", False),
+        ("@Torana hi", [mentioned(0, 7), mentioned(1, 2)], "hi", True),
+        ("@Torana hi", [mentioned(7, -7)], "@Torana hi", False),
+        ("@Torana hi", [mentioned(-10, 7)], "@Torana hi", False),
     ],
 )
 async def test_leading_mention_is_cut(

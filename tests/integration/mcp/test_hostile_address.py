@@ -70,6 +70,15 @@ async def test_result_of_many_values_is_refused_before_it_is_validated(
     assert "well" in await ask(servers, ("stream_echo", {"text": "well"}))
 
 
+async def test_half_a_surrogate_pair_in_a_result_is_replaced(
+    start: Start, ask: Ask, address: str, events: str
+) -> None:
+    servers = await start(bad=bad(address), stream=bad(events))
+
+    assert "half ?, whole \U0001f600, backslash \\ud83d" in await ask(servers, ("bad_surrogate", {}))
+    assert "half ?, whole \U0001f600, backslash \\ud83d" in await ask(servers, ("stream_surrogate", {}))
+
+
 async def test_endless_header_parameters_are_not_parsed(
     start: Start, ask: Ask, server: Hostile, events: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

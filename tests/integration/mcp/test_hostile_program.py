@@ -229,6 +229,12 @@ async def test_result_of_many_values_is_refused_before_it_is_validated(
     assert record(servers)["connections"] == 1
 
 
+async def test_half_a_surrogate_pair_in_a_result_is_replaced(start: Start, hostile: Hostile, ask: Ask) -> None:
+    servers = await start(bad=hostile())
+
+    assert "half ?, whole \U0001f600, backslash \\ud83d" in await ask(servers, ("bad_surrogate", {}))
+
+
 async def test_oversized_result_is_refused(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

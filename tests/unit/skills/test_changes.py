@@ -22,6 +22,7 @@ from torana.config import load
 from torana.errors import GatewayError, NotFound, SkillChanged, SkillConflict, SkillRefused, StoreUnavailable
 from torana.skills import CORE_DIR, Needs, Skills
 from torana.skills.grants import InstalledSkills
+from torana.skills.installation import installer
 from torana.skills.installation.fetching import Fetcher
 from torana.skills.installation.git import Git
 from torana.skills.installation.installer import SkillInstaller
@@ -502,6 +503,26 @@ async def test_new_version_replaces_an_unapproved_one_in_quarantine(
     assert (place.state(), place.status_of().newer) == ("quarantine", None)
     assert (place.folder() / "new").exists()
     assert place.leftovers() == set()
+
+
+async def test_waiting_skills_are_bounded_together(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed(slug: str, size: int) -> bytes:
+        return tarred({f"{slug}/SKILL.md": NEEDY.replace("tea", slug), f"{slug}/x": "x" * size})
+
+    monkeypatch.setattr(installer, "QUARANTINE_LIMIT", 100_000)
+    await place.install_and_approve()
+    await place.changes.update_from_archive("tea", packed("tea", 60_000), act=ACT)
+    with pytest.raises(SkillConflict, match="approve or remove one of them first"):
+        await place.install(packed("milk", 50_000))
+    assert place.leftovers() == set()
+
+    await place.changes.update_from_archive("tea", packed("tea", 30_000), act=ACT)
+    digest = await place.install(packed("milk", 50_000))
+    with pytest.raises(SkillConflict, match="wait for approval"):
+        await place.changes.update_from_archive("tea", packed("tea", 60_000), act=ACT)
+
+    await place.changes.approve("milk", digest=digest, act=ACT)
+    await place.changes.update_from_archive("tea", packed("tea", 60_000), act=ACT)
 
 
 async def test_identical_files_are_no_new_version(place: Place) -> None:

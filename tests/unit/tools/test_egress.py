@@ -1,4 +1,4 @@
-"""The proxy of a sandbox looks a host up once in a run, one host at a time."""
+"""The proxy of a sandbox bounds the lookups and the bytes of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from torana.tools.sandbox import egress as egress_module
 from torana.tools.sandbox.egress import Egress
 from torana.web import Unreachable
 
@@ -68,3 +69,34 @@ async def test_failed_lookup_is_repeated(tmp_path: Path, lookups: Lookups) -> No
 
     assert lookups.hosts == ["one.example.com"] * 2
     await egress.close()
+
+
+@pytest.mark.parametrize(("sent", "received"), [(3_000, 0), (0, 3_000)])
+async def test_connections_are_closed_after_too_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lookups: Lookups, sent: int, received: int
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x" * received)
+        await reader.read()
+        writer.close()
+
+    monkeypatch.setattr(egress_module, "TRAFFIC_LIMIT", 5_000)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    egress = Egress(hosts=[host], resolve=lookups.resolve)
+    await egress.open(tmp_path / "proxy")
+
+    bodies: list[int] = []
+    for _ in range(2):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "proxy")
+        writer.write(f"CONNECT {host} HTTP/1.1\r\n\r\n".encode() + b"x" * sent)
+        writer.write_eof()
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        bodies.append(len(await reader.read()))
+        writer.close()
+
+    assert bodies == [received, 0]
+    assert egress.exceeded_traffic
+    assert (await connect(tmp_path / "proxy", host)).startswith(b"HTTP/1.1 503")
+    await egress.close()
+    server.close()

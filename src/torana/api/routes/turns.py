@@ -148,15 +148,16 @@ async def turn_events(
     after: AfterEvent = "",
 ) -> Response:
     services = services_of(request)
-    found = await services.turns.reader.get(current_principal(request).view, turn_id)
-    return EventStream(
-        services.turns,
-        found,
-        request_id=request.state.request_id,
-        keep_alive=services.keep_alive,
-        after=last_event_id or after or None,
-        slot=partial(response_slot, request),
-    )
+    principal = current_principal(request)
+    async with services.stream_starts.slot(principal.sharer):
+        return EventStream(
+            services.turns,
+            await services.turns.reader.get(principal.view, turn_id),
+            request_id=request.state.request_id,
+            keep_alive=services.keep_alive,
+            after=last_event_id or after or None,
+            slot=partial(response_slot, request),
+        )
 
 
 @router.post(

@@ -215,7 +215,7 @@ def _text(message: Any) -> tuple[str, bool]:
 def _own(mention: Any) -> tuple[int, int] | None:
     """Return the start and the end of a mention of the account, in UTF-16 units."""
     match mention:
-        case {"isSelf": True, "index": int(index), "length": int(length)} if length > 0:
+        case {"isSelf": True, "index": int(index), "length": int(length)} if index >= 0 and length > 0:
             return index, index + length
         case _:
             return None

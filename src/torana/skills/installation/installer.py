@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torana.aio import run_uncancellable
@@ -29,6 +30,8 @@ from torana.store.rows.extensions.skills import SkillDecision
 #: The origin of an uploaded archive.
 UPLOAD = "upload"
 INSTALLED_LIMIT = 500
+#: The maximum size in bytes of the files of all skills that wait for approval.
+QUARANTINE_LIMIT = 500 * 1024 * 1024
 
 
 class SkillInstaller:
@@ -94,6 +97,7 @@ class SkillInstaller:
                 state="quarantine",
                 installed_at=self._clock(),
             )
+            await self._check_quarantine(decision)
             return await self._decisions.put(
                 decision, act=act, action="skill.install", archive=staged.stored, origin=origin
             )
@@ -136,6 +140,7 @@ class SkillInstaller:
                 decision = replace(decision, folder=staged.folder, digest=new)
             else:
                 decision = replace(decision, next_folder=staged.folder, next_digest=new)
+            await self._check_quarantine(decision)
             return await self._decisions.put(
                 decision, act=act, action="skill.update", archive=staged.stored, newer=new
             )
@@ -203,6 +208,16 @@ class SkillInstaller:
         if sum(decision.folder is not None for decision in self._installed.decisions()) >= INSTALLED_LIMIT:
             raise SkillConflict(f"{INSTALLED_LIMIT} skills are already installed; remove a skill first.")
 
+    async def _check_quarantine(self, decision: SkillDecision) -> None:
+        others = [one for one in self._installed.decisions() if one.slug != decision.slug]
+        folders = [one.folder if one.state == "quarantine" else one.next_folder for one in (*others, decision)]
+        waiting = [self._installed.root / folder for folder in folders if folder is not None]
+        if await asyncio.to_thread(_size_of, waiting) > QUARANTINE_LIMIT:
+            raise SkillConflict(
+                f"The skills that wait for approval would have more than {QUARANTINE_LIMIT >> 20} MiB; "
+                "approve or remove one of them first."
+            )
+
     async def _check_unchanged(self, decision: SkillDecision) -> None:
         try:
             await asyncio.to_thread(self._versions.get, decision.slug, decision.digest)
@@ -219,6 +234,10 @@ class SkillInstaller:
             )
         self._versions.paths(slug)  # raises for a core skill
         raise unknown_skill(slug)
+
+
+def _size_of(folders: Iterable[Path]) -> int:
+    return sum(file.lstat().st_size for folder in folders for file in folder.rglob("*"))
 
 
 def _placed_by_hand(skill: Skill, *, at: datetime) -> SkillDecision:

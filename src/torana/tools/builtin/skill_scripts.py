@@ -25,6 +25,7 @@ from torana.tools.sandbox import (
     SandboxFault,
     SandboxLimits,
 )
+from torana.tools.sandbox.egress import TRAFFIC_EXCEEDED
 
 #: Returns the resources granted to the skill in its current state, or None if it is not approved.
 Granted = Callable[[Skill], Needs | None]
@@ -209,6 +210,7 @@ def _report(outcome: Outcome, limits: SandboxLimits, *, secrets: Mapping[str, st
     parts = [f"The script was stopped: {why[outcome.stopped]}." if outcome.stopped else ended]
     # Decoded like the outputs, so that the values match.
     names = {os.fsencode(value).decode(errors="replace"): f"[{name}]" for name, value in secrets.items()}
+    parts += [TRAFFIC_EXCEEDED] if outcome.exceeded_traffic else []
     parts += [f"Not granted to it, and refused: {mask(place, names)}." for place in outcome.refused]
     parts += _format_output("stdout", outcome.stdout, outcome.stdout_bytes, names)
     parts += _format_output("stderr", outcome.stderr, outcome.stderr_bytes, names)

@@ -15,6 +15,7 @@ from mcp.shared.message import SessionMessage
 
 from torana.json_bounds import count_values
 from torana.tools.mcp.entries import Server
+from torana.tools.mcp.sanitize import replace_lone_surrogates
 from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIMIT, Throttle
 
 Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
@@ -28,7 +29,9 @@ _FAREWELL = 2.0
 _STREAM = 50
 #: Set when the call whose requests are sent has ended; the library would open its stream again for ever.
 CALL_ENDED: ContextVar[asyncio.Event | None] = ContextVar("CALL_ENDED", default=None)
-#: The end of an event in an event stream.
+#: The data of a line in an event stream.
+_DATA = re.compile(rb"(?<=data:)[^\r\n]+")
+#: The end of an event.
 _BLANK_LINE = re.compile(rb"(?>\A|\r\n|\r|\n)(?:\r\n|\r|\n)")
 
 
@@ -112,7 +115,7 @@ class _Document(_Bytes):
         await self._throttle.spend(0, messages=0, values=values)
         if values > VALUES_LIMIT:
             raise httpx2.StreamError(TOO_MANY_VALUES)
-        yield bytes(document)
+        yield replace_lone_surrogates(bytes(document))
 
 
 class _Events(_Bytes):
@@ -129,7 +132,7 @@ class _Events(_Bytes):
                 raise httpx2.SSEError(f"a line has more than {MESSAGE_LIMIT // 1_048_576} MiB")
             if end:
                 values = await self._check(bytes(rest), values)
-                yield bytes(rest)
+                yield _DATA.sub(lambda data: replace_lone_surrogates(data[0]), bytes(rest))
                 rest = bytearray(chunk[end:])
         await self._check(bytes(rest), values)
         yield bytes(rest)

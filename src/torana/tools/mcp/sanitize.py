@@ -1,7 +1,8 @@
-"""Detect invisible characters and instructions to the model in texts of MCP servers."""
+"""Detect invisible characters, lone surrogates and instructions to the model in texts of MCP servers."""
 
 from __future__ import annotations
 
+import json
 import re
 
 from torana.characters import HIDDEN, PRIVATE, char_class
@@ -31,6 +32,23 @@ def has_hidden(text: str) -> bool:
 def without_hidden(text: str) -> str:
     """Return the text without invisible characters."""
     return _HIDDEN.sub("", text)
+
+
+def replace_lone_surrogates(document: bytes) -> bytes:
+    """Return a JSON document with a question mark for each lone surrogate, which the library does not parse."""
+    if b"\\ud" not in document.lower():
+        return document
+    try:
+        text = json.dumps(json.loads(document), ensure_ascii=False)
+        replaced = text.encode(errors="replace")
+        return document if replaced == text.encode(errors="surrogatepass") else _escape(replaced)
+    except (ValueError, RecursionError):  # the library refuses it
+        return document
+
+
+def _escape(document: bytes) -> bytes:
+    """Return the document in ASCII: some characters end a line of an event stream."""
+    return json.dumps(json.loads(document)).encode()
 
 
 def instructs(text: str) -> bool:

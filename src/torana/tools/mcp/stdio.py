@@ -27,6 +27,7 @@ from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, JSONRPCMessage, 
 from torana.errors import ConfigInvalid
 from torana.json_bounds import count_values
 from torana.tools.mcp.entries import Server
+from torana.tools.mcp.sanitize import replace_lone_surrogates
 from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIMIT, Throttle
 
 #: The streams of a session, to read and to write.
@@ -118,7 +119,7 @@ def child_environment(server: Server, *, path: str, home: Path) -> Mapping[str, 
 def _parse(line: bytes) -> JSONRPCMessage | None:
     """Return the message of a line, or None."""
     try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return jsonrpc_message_adapter.validate_json(replace_lone_surrogates(line), by_name=False)
     except (ValueError, RecursionError):
         return None
 

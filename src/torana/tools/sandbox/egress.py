@@ -24,6 +24,11 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 WEB_PORTS = (80, 443)
 HEAD_LIMIT = 16 * 1024
 CONNECTIONS = 32
+#: The maximum number of bytes of a run in each direction. The gateway forwards them in its event loop.
+TRAFFIC_LIMIT = 100 * 1024 * 1024
+TRAFFIC_EXCEEDED = (
+    f"A run may send {TRAFFIC_LIMIT >> 20} MiB and receive as much; all its connections are closed."
+)
 
 _PATIENCE = 10.0
 _CHUNK = 64 * 1024
@@ -41,6 +46,19 @@ class _Request:
     tunnel: bool
 
 
+@dataclass(slots=True)
+class _Traffic:
+    """The bytes that a run may still send or receive."""
+
+    left: int
+
+    def count(self, size: int) -> None:
+        """Raise ``OSError`` if there are more."""
+        self.left -= size
+        if self.left < 0:
+            raise OSError(TRAFFIC_EXCEEDED)
+
+
 class Egress:
     """The proxy of one run."""
 
@@ -50,6 +68,7 @@ class Egress:
         self._addresses: dict[str, Sequence[str]] = {}
         #: One lookup at a time: each occupies a thread of all runs.
         self._looking_up = asyncio.Lock()
+        self._sent, self._received = _Traffic(TRAFFIC_LIMIT), _Traffic(TRAFFIC_LIMIT)
         self._refused: dict[str, None] = {}
         self._open: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -58,6 +77,11 @@ class Egress:
     def refused_hosts(self) -> tuple[str, ...]:
         """Return the first 20 requested ``host:port`` that were not granted."""
         return tuple(self._refused)
+
+    @property
+    def exceeded_traffic(self) -> bool:
+        """Return whether connections were closed because the run sent or received too much."""
+        return min(self._sent.left, self._received.left) < 0
 
     async def open(self, path: Path) -> None:
         """Listen on a Unix socket at ``path``."""
@@ -86,6 +110,9 @@ class Egress:
         if len(self._open) > CONNECTIONS:
             await _refuse(writer, 503, "Too many connections at once.")
             return
+        if self.exceeded_traffic:
+            await _refuse(writer, 503, TRAFFIC_EXCEEDED)
+            return
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
             request = _parse(head)
@@ -104,9 +131,23 @@ class Egress:
             await _refuse(writer, 502, f"{request.host} cannot be reached: {error}")
             return
         try:
-            await _join(request, (reader, writer), (out_reader, out_writer))
+            await self._join(request, (reader, writer), (out_reader, out_writer))
         finally:
             out_writer.close()
+
+    async def _join(
+        self,
+        request: _Request,
+        inside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        outside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        if request.tunnel:
+            inside[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            outside[1].write(request.head)
+        await asyncio.gather(
+            _pump(inside[0], outside[1], self._sent), _pump(outside[0], inside[1], self._received)
+        )
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         # A granted IP address is used directly, even if it is not public.
@@ -162,20 +203,9 @@ def _parse(head: bytes) -> _Request:
     return _Request(_normal(url.hostname), port, "\r\n".join([*sent, "", ""]).encode("latin-1"), tunnel=False)
 
 
-async def _join(
-    request: _Request,
-    inside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    outside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-) -> None:
-    if request.tunnel:
-        inside[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-    else:
-        outside[1].write(request.head)
-    await asyncio.gather(_pump(inside[0], outside[1]), _pump(outside[0], inside[1]))
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, traffic: _Traffic) -> None:
     while chunk := await reader.read(_CHUNK):
+        traffic.count(len(chunk))
         writer.write(chunk)
         await writer.drain()
     if writer.can_write_eof():

@@ -68,3 +68,5 @@ class Outcome:
     stderr_bytes: int
     #: Each ``host:port`` of refused connections, once.
     refused: tuple[str, ...] = ()
+    #: Whether the connections were closed because the process sent or received too much.
+    exceeded_traffic: bool = False

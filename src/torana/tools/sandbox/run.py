@@ -116,7 +116,7 @@ class Sandbox:
         elif outcome.stopped is None:
             said = outcome.stderr.decode(errors="replace").strip() or f"exit code {outcome.code}"
             raise SandboxFault(f"The sandbox cannot be set up: {said[:200]}")
-        return replace(outcome, refused=egress.refused_hosts)
+        return replace(outcome, refused=egress.refused_hosts, exceeded_traffic=egress.exceeded_traffic)
 
 
 def _furnish(room: Path, job: Job) -> Sequence[str]:
