@@ -50,7 +50,7 @@ _OF_PROBLEMS = {
     429: ("Retry-After", "RateLimit", "RateLimit-Policy", "Torana-Budget-Warning"),
     503: ("Retry-After",),
 }
-#: The error of each status, for the examples. The first of several in the table counts.
+#: The error of each status, for the examples. The first error with the status in the table counts.
 _ERRORS = {int(status): kind for kind, (status, _) in reversed(TABLE.items())}
 #: The problems of every endpoint but `/health`.
 COMMON_PROBLEMS = {
@@ -135,7 +135,7 @@ def openapi_document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
 def problem_responses(
     described: Mapping[int, str] | None = None, *, reads_body: bool = False
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the problems of an endpoint: those that are described here by status, and the common ones."""
+    """Return the problems of an endpoint: ``described`` by status, and the common ones."""
     return describe_problems(COMMON_PROBLEMS | (BODY_PROBLEMS if reads_body else {}) | dict(described or {}))
 
 

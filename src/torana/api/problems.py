@@ -37,7 +37,7 @@ from torana.messages import Failure
 
 MEDIA_TYPE = "application/problem+json"
 
-#: The ``Retry-After`` of an error that does not set its own.
+#: The default ``Retry-After`` of an error, in seconds.
 _RETRY_AFTER = "5"
 
 #: The status and the text of ``error`` of each class of errors. A subclass without an entry uses that of its

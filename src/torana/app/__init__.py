@@ -65,7 +65,7 @@ class App:
     hooks: HooksListener | None
     reload: Reload
     erasures: SharedErasures
-    #: Names of environment variables that have been read and may be removed.
+    #: Names of environment variables with secrets that have been read and may be removed.
     secret_variables: frozenset[str]
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 

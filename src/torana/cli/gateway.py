@@ -160,7 +160,7 @@ class Gateway:
         await app.turns.replicas.lost.wait()
         self._stopping = True
         self._error = OperatorError(
-            "another replica has taken over the work of this one, which did not renew its lease in time; "
+            "another replica has taken over the work of this replica, whose lease was not renewed in time; "
             "start it again"
         )
         await self._stop(grace=0)

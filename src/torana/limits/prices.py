@@ -55,7 +55,7 @@ class Prices:
         self._models = tuple(models)
         self._own = {_FREE: OwnPrice(model=_FREE, input=Decimal(0), output=Decimal(0))}
         self._own |= {price.model: price for price in own}
-        #: Configured models without a known price; finding out takes long.
+        #: Configured models without a known price. They are remembered because the lookup takes long.
         self._unpriced: set[str] = set()
         #: Reported model names without a known price.
         self._strangers: set[str | None] = set()

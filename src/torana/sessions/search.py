@@ -31,7 +31,7 @@ _SECONDS = 2.0
 _SNIPPET, _BEFORE = 240, 60
 #: Maximum matches of a snippet.
 _MATCHES = 20
-#: Maximum number of different runs of letters in which one search locates its words.
+#: Maximum number of different runs of letters that one search examines.
 _RUNS = 20_000
 
 _RUN = re.compile(r"\w+|[^\w\s]")
@@ -90,7 +90,8 @@ class MessageSearch:
         )
         rows = await self._database.run(work)
         page = cut(rows, limit, lambda row: int(row["words_row"]), NUMBER_KEY)
-        # Ends with the thread, so that the caller's limit on concurrent searches holds.
+        # The search waits for its thread even if it is cancelled, so that the caller's limit on concurrent
+        # searches holds.
         hits = await run_uncancellable(partial(_hits, page.items, wanted))
         return Found(page=Page(items=hits, next=page.next), complete=complete)
 

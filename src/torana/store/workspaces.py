@@ -114,7 +114,7 @@ class Workspaces:
             count = len(_list_folder(self.folder(user)))
             with suppress(FileNotFoundError):
                 shutil.rmtree(self.folder(user))
-            _key.cache_clear()  # it has names of the user's files
+            _key.cache_clear()  # the cache has names of the user's files
         return count
 
     def _check_quota(self, top: int, name: str, size: int, *, replaced: int | None) -> None:

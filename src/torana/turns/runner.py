@@ -158,7 +158,7 @@ class Runner:
             await self.adopt(following)
 
     def _trace(self, turn: Turn, one: LiveTurn) -> AbstractContextManager[SpanDetails]:
-        """Record the turn since its acceptance, below the request that it came with."""
+        """Record the span of the turn since its acceptance, as a child of the span of its request."""
         attributes = {
             "torana.turn.id": turn.id,
             "torana.turn.attempt": turn.attempt,
@@ -171,7 +171,8 @@ class Runner:
 
     async def _record_end(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None, bool]:
         one = self.live.get(turn.id)
-        # A turn that is claimed while stopping is not started, and the next start would count it as a crash.
+        # While the gateway stops, no turn may be claimed: it would not start, and the next start would count a
+        # crash.
         hold = lambda: self.claims_nothing  # noqa: E731
         return await self.writer.record_end(turn, ending, hold=hold, delayed=one and one.delayed)
 

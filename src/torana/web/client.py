@@ -1,8 +1,8 @@
 """An HTTP client for untrusted addresses: it connects only where the guard allows, and limits size and time.
 
-It connects to the very address that was checked, so a later DNS answer changes nothing; the name and the
-certificate stay those of the host. It uses no cookies, no credentials, no proxy of the environment, and no
-connection twice.
+It connects to the IP address that was checked, so a later DNS answer has no effect. The ``Host`` header and the
+certificate check use the name of the host. It uses no cookies, no credentials, no proxy of the environment, and
+no connection twice.
 """
 
 from __future__ import annotations

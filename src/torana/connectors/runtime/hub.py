@@ -25,8 +25,8 @@ from torana.store.rows import deliveries
 #: Seconds between two sweeps.
 _SWEEP = 3600.0
 
-#: The number of threads that render replies for all accounts. Costly texts wait for each other and leave the
-#: default threads to other work.
+#: The number of threads that render replies for all accounts. Slow renderings wait for each other, and do not
+#: occupy the default threads.
 _RENDERING = 2
 
 _log = logging.getLogger(__name__)

@@ -68,8 +68,10 @@ class ProgressReporter:
         task.add_done_callback(lambda _: self._leave(turn.id))
 
     async def wait_until_hidden(self, delivery: Delivery) -> None:
-        """Wait until no preview can overwrite the delivery: until the turn's end for its first part, and until
-        the current preview call has ended for the message after a question.
+        """Wait until no preview can overwrite the delivery.
+
+        For the first part, wait until the progress of the turn is no longer shown. For the message after a
+        question, wait only until the current preview call has ended.
         """
         turn_id = delivery.turn_id
         if turn_id not in self._tasks:
@@ -78,7 +80,7 @@ class ProgressReporter:
             await asyncio.wait([self._tasks[turn_id]])
         else:
             async with self._showing[turn_id]:
-                pass  # later previews see that the message is a question
+                pass  # later previews find that the message is a question
 
     def _leave(self, turn_id: str) -> None:
         self._tasks.pop(turn_id, None)

@@ -1,4 +1,4 @@
-"""The operator's decisions about skills in the database, and what follows from them in this process."""
+"""Store the operator's decisions about skills in the database, and apply them in this process."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class StoredDecisions:
 
     @asynccontextmanager
     async def changing(self) -> AsyncGenerator[None]:
-        """Run changes one at a time from the stored decisions, and apply these afterwards, even after an error.
+        """Run one change at a time in the block, and apply the decisions at its end, even after an error.
 
-        A cancellation waits for that.
+        The change begins with the stored decisions. A cancellation waits until the decisions are applied.
         """
         async with self._one_at_a_time:
             await self._load()

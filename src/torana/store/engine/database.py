@@ -190,7 +190,7 @@ class Database(ABC):
         fails.
         """
         for unkept in tuple(self._unkept):
-            if unkept in self._unkept:  # it may have been written during the wait for another one
+            if unkept in self._unkept:  # it may have succeeded during the wait for another write
                 await unkept.next_attempt()
 
     @abstractmethod
@@ -260,7 +260,7 @@ class Database(ABC):
         return self._jobs.get()
 
     def _settle(self, batch: Sequence[QueuedJob[Any]], outcomes: Sequence[Any]) -> None:
-        """Pass the outcomes of a transaction to its callers, after the work behind the last one."""
+        """Execute the last job's work ``behind`` the transaction, then pass the outcomes to the callers."""
         *others, last = outcomes
         if batch[-1].behind is not None and not isinstance(last, Exception):
             last = self._finish(batch[-1].behind)

@@ -89,7 +89,7 @@ def schema_differences(connection: Connection, path: Path) -> list[str]:
     """
     found = read_schema(connection)
     version = found.get(_VERSION_KEY)
-    # Checked before it is read: a table of that name may be virtual or compute its values.
+    # The table is checked before it is read: it may be virtual, or compute its values.
     if version is not None and not any(
         same(version, ("alembic_version", sql)) for sql in (_VERSION_TABLE, _VERSION_TABLE_OF_ALEMBIC)
     ):

@@ -57,7 +57,7 @@ class ChosenModel:
         return values | ({self.key[0]: self.key[1]} if self.key else {})
 
     def settings(self, dotenv: Mapping[str, str]) -> dict[Sequence[str], str | None]:
-        """Return the changes to ``torana.toml``; without those that ``variables`` makes."""
+        """Return the changes to ``torana.toml``, without the settings that ``variables`` changes."""
         values: dict[Sequence[str], str | None] = {
             ("model_base_url",): None if _URL in dotenv else self.base_url
         }

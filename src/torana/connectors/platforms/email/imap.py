@@ -87,7 +87,7 @@ class Mailbox:
         mails = [one for one in answer.lines if one.literals]
         if answer.result != "OK" or not mails:
             _log.warning("mail_not_fetched", extra={"uid": number, "result": answer.result})
-            if answer.result != "OK":  # perhaps temporary; an error would delay all later mails
+            if answer.result != "OK":  # the refusal may be temporary, and an error would delay all later mails
                 self._refused.add(number)
             return None
         size = _SIZE.search(mails[0].text)
