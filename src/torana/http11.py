@@ -45,8 +45,8 @@ UNREAD_SECONDS = 30.0
 #: Seconds after which a connection is closed if its client has read almost nothing of a long response.
 STALLED_SECONDS = 60.0
 
-#: The maximum number of bytes of a response that are passed on at once. The next ones wait until the client has
-#: read these.
+#: The maximum number of bytes of a response that are passed on at once. The next bytes wait until the client
+#: has read these.
 _PIECE = 64 * 1024
 
 #: Seconds for which an incomplete head, or an incomplete body, does not count as slow.

@@ -178,7 +178,7 @@ class ToolSizes:
         return sum(map(self._of, tools))
 
     def _of(self, tool: ToolDefinition) -> int:
-        if tool.defer_loading:  # not sent
+        if tool.defer_loading:  # the request leaves the tool out
             return 0
         known, size = self._known.get(id(tool.parameters_json_schema), (None, 0))
         if known is None or not _is_same(known, tool):

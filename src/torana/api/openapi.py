@@ -66,7 +66,7 @@ BODY_PROBLEMS = {
     413: "The body is larger than 262,144 bytes.",
     415: "The `Content-Type` of the body is not `application/json`.",
 }
-#: Resources whose paths are also below those of other resources.
+#: Resources whose paths are also below the paths of other resources.
 _NESTED = frozenset(("approvals", "memories", "usage"))
 
 _EVENTS_EXAMPLE = """\
@@ -237,7 +237,7 @@ def message_headers() -> list[dict[str, Any]]:
 
 def _complete_responses(responses: dict[str, Any], *, missing_scope: str) -> dict[str, Any]:
     if MEDIA_TYPE not in responses.get("422", {}).get("content", {}):
-        responses.pop("422", None)  # an invalid body is 400 here, an invalid path 404
+        responses.pop("422", None)  # the gateway answers 400 to an invalid body, and 404 to an invalid path
     if missing_scope and responses["403"]["description"] == COMMON_PROBLEMS[403]:
         responses["403"]["description"] = missing_scope
     for response in responses.values():

@@ -126,7 +126,7 @@ class Prices:
 
 
 def _cause(response: ModelResponse) -> str:
-    """Return the name under which the usage of a response is stored; that of several models can be long."""
+    """Return the model name under which usage is stored, cut because a name of several models can be long."""
     return cut_to_bytes(response.model_name or "", MODEL_NAME_BYTES)
 
 

@@ -1,10 +1,10 @@
 """Due times of cron expressions and of wall-clock times, in a time zone.
 
-cronsim parses a rule and finds its days. At a change of the clock, the rules of Debian's
-cron(8) apply, as in cronsim: a rule with fixed hours and minutes is due once for each of its times, at the end
-of the change for a skipped time and at the first occurrence of a repeated one; a rule whose hours or minutes
-begin with ``*`` follows elapsed time. cronsim's own support for zones is not used: it adds whole hours to a
-wall clock, and loses times where the clock changes by half an hour (Australia/Lord_Howe).
+cronsim parses a rule and finds its days. At a change of the clock, the rules of Debian's cron(8) apply, as in
+cronsim: a rule with fixed hours and minutes is due once for each of its times, for a skipped time at the end of
+the change, and for a repeated time at its first occurrence. A rule whose hours or minutes begin with ``*``
+follows elapsed time. cronsim's own support for zones is not used: it adds whole hours to a wall clock, and
+loses times where the clock changes by half an hour (Australia/Lord_Howe).
 
 The search for a due time ends at ``HORIZON``. cronsim itself would search for fifty years after each time that
 the clock skips.

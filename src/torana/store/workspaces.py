@@ -87,7 +87,7 @@ class Workspaces:
             folder = self.folder(user)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _open_directory(folder) as top:
-                # Before folders are created.
+                # The quota is checked before folders are created.
                 self._check_quota(top, name, len(body), replaced=_size_of(top, folders, last))
                 with _open_subdirectory(top, folders, make=True) as parent:
                     return self._write(parent, _stored_name(parent, last), body)

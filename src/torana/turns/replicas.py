@@ -22,8 +22,8 @@ from torana.turns.runner import Runner
 #: Seconds between two checks. Each renews the lease of this replica.
 _CHECK = 1.0
 
-#: The shortest time between two checks, however often other replicas announce changes: a check that finds one
-#: is a transaction, and the transactions of all replicas run one after the other.
+#: The shortest time between two checks, however often other replicas announce changes: a check that finds a
+#: change is a transaction, and the transactions of all replicas run one after the other.
 _GAP = 0.05
 
 #: Seconds before the connection for announcements is opened again.

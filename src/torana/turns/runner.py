@@ -252,7 +252,7 @@ class Runner:
             return cut_off(turn, recorder.text, self._clock()), True
         except TimeoutError as error:
             return self._failed(TurnTimeout() if slot.is_expired else error), slot.is_expired
-        except ModelResponseTooLarge as error:  # the provider charges for it, and its usage is unknown
+        except ModelResponseTooLarge as error:  # the interrupted request costs money, and its usage is unknown
             return self._failed(error), True
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
             return self._failed(error), False

@@ -161,8 +161,8 @@ class GuardedClient:
 
     @cached_property
     def _transport(self) -> httpx2.AsyncBaseTransport:
-        # To httpx2 the host is an IP address, which many names share. A reused connection would serve a name
-        # whose certificate was never checked on it.
+        # For httpx2 the host is an IP address, and many names can share one address. On a reused connection,
+        # the certificate would not be checked for the second name.
         return self._given or httpx2.AsyncHTTPTransport(
             verify=self._tls or httpx2.create_ssl_context(), limits=httpx2.Limits(max_keepalive_connections=0)
         )
@@ -236,7 +236,7 @@ async def _read_page(
 
 
 def _charset(content_type: str) -> str | None:
-    # Not httpx2's parser: it uses the standard library's, which is quadratic and raises other errors.
+    # httpx2's parser is not used: it calls the standard library's, which is quadratic and raises other errors.
     found = _CHARSET.search(content_type, 0, _TYPE_READ)
     return found[1].lower() if found else None
 

@@ -127,7 +127,7 @@ class Authentication:
         if len(self._failures) > _ADDRESSES:
             self._failures.popitem(last=False)
         if failures > 3:  # the first failures are not delayed
-            request.state.is_slowed_down = True  # for http11.Protocol
+            request.state.is_slowed_down = True  # http11.Protocol reads it
             await self._sleep(min(_LONGEST_DELAY, 0.05 * 2 ** (failures - 4)))
 
 

@@ -227,7 +227,7 @@ class _RunningAccount:
             open_=open_,
             pause=pause,
         )
-        # In a new context: it outlives the request that may have started it.
+        # The task gets a new context, because it outlives the request that may have started it.
         name = f"supervisor {account.name}"
         self._task = asyncio.create_task(self.supervisor.run(), name=name, context=Context())
         self._task.add_done_callback(self._log_end)

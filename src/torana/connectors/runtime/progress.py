@@ -149,7 +149,7 @@ class ProgressReporter:
     async def _send_preview(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> None:
         loop = asyncio.get_running_loop()
         rendered = await loop.run_in_executor(self._rendering, _preview, text, connector.abilities)
-        # Not the reply's key: a platform that has seen the key would drop the reply.
+        # The key differs from the reply's: a platform that has seen the reply's key would drop the reply.
         key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
         part = Part(key=key, place=place, text=rendered, edits=row.shown_as)
         async with asyncio.timeout(_CALL):

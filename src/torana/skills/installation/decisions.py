@@ -24,7 +24,7 @@ class StoredDecisions:
     """Stores decisions one at a time, and applies those of all replicas to the loaded skills and the folders.
 
     The database is authoritative: a folder that no row names is ignored and deleted, even after a crash, and a
-    missing one is unpacked from its archive in the database.
+    missing folder is unpacked from its archive in the database.
     """
 
     def __init__(self, *, database: Database, skills: Skills, installed: InstalledSkills) -> None:
@@ -36,7 +36,7 @@ class StoredDecisions:
         self._following: asyncio.Task[None] | None = None
 
     async def start(self, changed_elsewhere: asyncio.Event | None) -> None:
-        """Apply the decisions, and delete what a crash left of an installation.
+        """Apply the decisions, and delete the remains of interrupted installations.
 
         ``changed_elsewhere`` is set when another replica may have changed decisions.
         """

@@ -189,7 +189,7 @@ def is_additive(current: str, migrations: Path) -> bool:
 
 
 def run_migrations(connection: Connection, target: str, migrations: Path | None = None) -> None:
-    """Migrate the connection's database to a revision, or to ``head``, by default with those of SQLite."""
+    """Migrate the connection's database to a revision or to ``head``, by default with SQLite's migrations."""
     # Imported here because it is slow and rarely needed.
     from alembic import command
     from alembic.config import Config

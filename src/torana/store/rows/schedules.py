@@ -24,7 +24,7 @@ from torana.store.rows.usage import Amount
 ScheduleKind = Literal["remind", "task"]
 SCHEDULE_KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
 
-#: After the clock was set back, due times of a rule beyond this are computed again.
+#: After the clock was set back, due times of a rule that are further ahead than this are computed again.
 _FAR = timedelta(days=1)
 
 #: Ended schedules are stored for this long.

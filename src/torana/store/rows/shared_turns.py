@@ -175,10 +175,10 @@ _settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists(
 _idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.state == "started")
 _COUNT_CRASHES = sa.update(turns).where(active, _is_left, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
 _active_in_session = sa.exists().where(_other.c.session_id == turns.c.session_id, active)
-#: Turns behind a turn of another replica start in that replica.
 _UNFINISHED = sa.select(turns.c.owner, turns.c.channel, turns.c.user, turns.c.token).where(
     unfinished, turns.c.id != sa.bindparam("without")
 )
+#: Turns behind a turn of another replica start in that replica.
 _ALL_UNFINISHED = (
     sa.select(turns).where(unfinished, ~_active_in_session).order_by(turns.c.session_id, turns.c.seq)
 )

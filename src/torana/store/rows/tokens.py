@@ -108,7 +108,7 @@ def rotate(
 
 
 def revoke(connection: Connection, token_id: str, *, now: datetime, act: Act) -> Token | None:
-    """Revoke a token and those of its sign-in codes, and return it; None if there is none. Idempotent.
+    """Revoke a token and the tokens of its sign-in codes; return the token, None if there is none. Idempotent.
 
     The revocation of an expired sign-in is not recorded.
     """

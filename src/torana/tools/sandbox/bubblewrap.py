@@ -27,10 +27,10 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 #: The first byte of standard error after the sandbox was set up.
 STARTED = b"\0"
 
-#: The first process of the sandbox: it writes ``STARTED``, runs the command, and returns its exit code. If the
-#: gateway was killed before bubblewrap was bound to it, the output has no reader, and the shell ends instead of
-#: starting a command that nothing would stop. It writes nothing else to standard error, such as the name of a
-#: signal.
+#: The first process of the sandbox: it writes ``STARTED``, runs the command, and returns its exit code. A
+#: gateway that is killed before bubblewrap is set to end with it cannot stop the command. The output then has
+#: no reader, and the shell ends instead of starting the command. It writes nothing else to standard error, such
+#: as the name of a signal.
 _INIT = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
@@ -212,7 +212,7 @@ class Bubblewrap:
 
 def _walls() -> Sequence[str]:
     namespaces = ("--unshare-all", "--unshare-user", "--disable-userns")
-    # Without bubblewrap's own first process, which would have no limits, because they are set inside.
+    # bubblewrap's own first process is left out: it would have no limits, because limits are set inside.
     return (*namespaces, "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent")
 
 
@@ -223,7 +223,7 @@ def _system_folder(folder: str) -> Sequence[str]:
 
 
 def _limits(limits: SandboxLimits) -> Sequence[str]:
-    # Not the address space: JavaScript engines reserve gigabytes that they never use.
+    # The address space has no limit: JavaScript engines reserve gigabytes that they never use.
     return (
         f"--nproc={limits.processes}",
         f"--data={limits.memory}",

@@ -119,7 +119,7 @@ def _memory_of(pid: int, name: str, fields: Sequence[str]) -> int:
         seen.update(threads)
         for thread in threads:
             with suppress(FileNotFoundError, ProcessLookupError):
-                # Not in the thread's own directory, which lacks some files.
+                # ``/proc/<thread>`` is read, because the thread's directory in ``task`` lacks some files.
                 if size := _sum_of_fields(Path("/proc", Path(thread).name, name), fields):
                     return size
     return UNKNOWN

@@ -1,7 +1,7 @@
 """The entries of shared events: one Redis stream for each running turn, named as its channel of messages.
 
 The id of an entry is ``<attempt>-<number>`` with numbers from 1 without gaps in each attempt. Redis refuses an
-id that is not above the last one, so a replica whose turn another one continues can add nothing more.
+id that is not above the last one, so a replica cannot add entries after another replica has continued the turn.
 """
 
 from __future__ import annotations

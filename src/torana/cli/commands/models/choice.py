@@ -47,7 +47,8 @@ class ChosenModel:
         """Return the changes to ``.env``. Settings that are in ``.env`` are changed there, because it
         outweighs ``torana.toml``.
 
-        A key of an earlier provider in ``TORANA_MODEL_API_KEY`` is removed: it would be sent to this one.
+        A key of an earlier provider in ``TORANA_MODEL_API_KEY`` is removed: it would be sent to the new
+        provider.
         """
         values: dict[str, str | None] = {OWN_KEY: None}
         if _MODEL in dotenv:

@@ -72,7 +72,7 @@ class Mailbox:
                 raise ConnectionError("the mail server refused the search")
             numbers = {int(word) for one in found.lines for word in _numbers(one)}
             new = sorted(numbers - self._given)
-            # A server may announce mail that arrives during the search only once, here or with the search.
+            # A server may announce mail that arrives during SEARCH only once: in this response or that of NOOP.
             told = await self._ask("NOOP")
             lines = [*found.lines, *told.lines]
             sizes = [one.text for one in lines if one.text.rstrip().endswith(b" EXISTS")]

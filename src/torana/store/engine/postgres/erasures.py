@@ -1,7 +1,7 @@
 """Rows of erasures, which every replica carries out on its own files and memory.
 
-Each data directory notes the last erasure that was carried out there, and each replica notes its number in
-``replicas``.
+A file in each data directory has the id of the last erasure that was carried out there, and the row of each
+replica in ``replicas`` has its number.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The connection that writes, and the right to write.
 
-A process that may write has a row in ``replicas``. Each writing transaction holds one advisory lock to its end,
-so the transactions of all processes run one after the other, as in SQLite, and stores its number in the row of
-its process. Another process deletes the row when the lease in it has ended: from then on the process stores
-nothing. After a connection was lost, the row shows whether a transaction whose COMMIT got no answer was
-committed.
+A process that may write has a row in ``replicas``. Each writing transaction stores its number in the row of its
+process. It holds one advisory lock to its end, so the transactions of all processes run one after the other, as
+in SQLite. When the lease in a row has ended, another process deletes the row; then the process of the row
+stores nothing more. After a connection was lost, the row shows whether a transaction whose COMMIT got no answer
+was committed.
 
 The connection holds a second advisory lock until it closes: exclusively, or together with other replicas.
 """
