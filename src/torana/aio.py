@@ -1,4 +1,4 @@
-"""Helpers for asyncio: work that outlives a cancellation, and waiting for the first of two events."""
+"""Helpers for asyncio: work that a cancellation does not interrupt, and waiting for the first of two events."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _SEQUENCES = (
 
 #: The number of bytes that are decoded at once: a few milliseconds.
 _PIECE = 16 * 1024
-#: The byte order marks of the encodings whose decoders for pieces demand one.
+#: The byte order marks of the encodings whose incremental decoders require a mark.
 _BYTE_ORDERS = {
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
@@ -56,8 +56,8 @@ _BYTE_ORDERS = {
 def decode(data: bytes, encoding: str) -> str:
     """Decode a text; invalid bytes become U+FFFD. Raises ``LookupError`` if the encoding is not one of texts.
 
-    A codec can take a second for 2 MiB of invalid bytes, and no other thread runs meanwhile. Therefore it gets
-    the text in pieces. Call it in a thread for a long text.
+    A codec can take a second for 2 MiB of invalid bytes, and no other thread runs meanwhile. The text is
+    therefore decoded in pieces. Call it in a thread for a long text.
     """
     b" ".decode(encoding, "replace")  # refuses codecs such as zip
     name = codecs.lookup(encoding).name

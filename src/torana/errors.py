@@ -407,7 +407,7 @@ class StoreUnavailable(Unavailable):
 
 
 class TakenOver(StoreUnavailable):
-    """Another gateway has taken over the work of this one. Restart this gateway."""
+    """Another gateway has taken over the work of this gateway. Restart this gateway."""
 
     code = "taken_over"
 

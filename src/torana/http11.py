@@ -31,8 +31,8 @@ HEAD_LIMIT = 64 * 1024
 #: The maximum number of lines in a head, and of trailers.
 HEAD_LINES = 256
 
-#: A chunked body may have this many chunks, and one more for each further bytes. Each chunk costs as much time
-#: as some hundred bytes.
+#: A chunked body may have ``FREE_CHUNKS`` chunks, and one more for each ``BYTES_PER_CHUNK`` bytes. Each chunk
+#: costs as much time as some hundred bytes.
 FREE_CHUNKS = 256
 BYTES_PER_CHUNK = 64
 
@@ -45,8 +45,8 @@ UNREAD_SECONDS = 30.0
 #: Seconds after which a connection is closed if its client has read almost nothing of a long response.
 STALLED_SECONDS = 60.0
 
-#: The maximum number of bytes of a response that are passed on at once. The next ones wait until the client has
-#: read these.
+#: The maximum number of bytes of a response that are passed on at once. The next bytes wait until the client
+#: has read these.
 _PIECE = 64 * 1024
 
 #: Seconds for which an incomplete head, or an incomplete body, does not count as slow.
@@ -251,8 +251,8 @@ class Protocol(H11Protocol):
     def _evict_another(self) -> bool:
         """Close the connection with the lowest patience in the network that has most connections to close.
 
-        A single machine with many connections loses its own. Behind a proxy all connections have one address,
-        and only their patience counts.
+        A single machine with many connections thus loses only its own connections. Behind a proxy all
+        connections have one address, and only their patience counts.
         """
         others = ((other, other.patience()) for other in self.connections if other is not self)
         waiting = [(other, patience) for other, patience in others if patience is not None]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 
-#: Bytes that begin another value: at most one value follows each, and one value is the whole text.
+#: Bytes that begin another value: at most one value follows each byte, and the whole text is one more value.
 _STARTS = (b",", b"[", b"{")
 #: The escapes that decide where a string ends.
 _ESCAPES = (rb"\\", rb"\"")
-#: A string without such escapes, or one of ``_STARTS`` outside of strings. A string without an end ends with
-#: its line.
+#: A string without such escapes, or one of ``_STARTS`` outside of strings. An unclosed string ends with its
+#: line.
 _TOKEN = re.compile(rb'"[^"\r\n]*+"?|[\[{,]')
 
 #: A string, also one without an end, or the beginning or the end of a list or an object.

@@ -31,7 +31,7 @@ LABELS: Mapping[Stage, tuple[str, ...]] = MappingProxyType(
 #: The upper bounds of the buckets in seconds; the last bucket has none.
 BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
-#: The value of a label outside of the known values.
+#: The label for every value that is not among the known values.
 OTHER = "other"
 
 #: The maximum number of histograms of a stage: an MCP server can rename its tools again and again.

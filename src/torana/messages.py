@@ -152,7 +152,7 @@ class Inbound:
     #: The user whose memory and limits apply, or None.
     user: str | None = None
     on_busy: OnBusy = "queue"
-    #: The caller's idempotency key: a repeated message with this key is the same turn.
+    #: The caller's idempotency key: a repeated message with this key returns the same turn.
     key: str | None = None
     #: The token of the request, as in ``Principal``; None for the gateway token.
     token: str | None = None

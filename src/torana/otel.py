@@ -54,7 +54,7 @@ _ATTRIBUTE_LIMITS = ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_V
 _EXPORT_TIMEOUT = 5.0
 _CLOSING = 3.0
 
-#: The number of turns whose later deliveries join their traces.
+#: The number of recent turns whose later deliveries are added to their traces.
 _REMEMBERED = 1_000
 
 _KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}

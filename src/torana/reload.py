@@ -37,7 +37,7 @@ class Reload:
         self._connectors = connectors
         self._audit = audit
         self._clock = clock
-        #: Serialises reloads, so that the last one read is the last one applied.
+        #: Serialises reloads, so that the settings that were read last are applied last.
         self._one_at_a_time = asyncio.Lock()
 
     def kinds(self) -> Collection[str]:

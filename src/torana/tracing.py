@@ -27,7 +27,7 @@ class SpanPlace:
     since: float | None = None
     #: The headers of the request, which can name the span above.
     headers: Mapping[str, str] | None = None
-    #: The id of the turn whose span this is, or which has the span above.
+    #: The id of the turn whose span this is, or of the turn whose span is the parent.
     begins_turn: str | None = None
     of_turn: str | None = None
 

@@ -377,7 +377,7 @@ def test_replica_that_was_stopped_for_long_stores_nothing_and_ends(
     frozen.signal(signal.SIGCONT)
 
     assert frozen.wait() == 1
-    assert "another replica has taken over the work of this one" in frozen.written_output()
+    assert "another replica has taken over the work of this replica" in frozen.written_output()
     assert attempts(server) == [(2,)]
 
 

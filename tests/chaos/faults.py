@@ -20,7 +20,7 @@ _TAKEOVER = 11.0
 _SHORT = (0.3, 3.0)
 
 #: What a replica says when it ends because it was paused for too long.
-_TAKEN_OVER = "another replica has taken over the work of this one"
+_TAKEN_OVER = "another replica has taken over the work of this replica"
 
 #: What a replica says when it cannot start because of the database.
 _UNUSABLE = "cannot be used"

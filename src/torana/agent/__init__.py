@@ -45,7 +45,7 @@ class Bounds:
     """Limits on the work of one turn; ``tokens`` 0 means no limit.
 
     ``output_tokens`` limits one model response; None leaves the limit to the provider. ``reply_bytes`` limits
-    the text of all responses, and four times as many bytes their thinking and tool calls.
+    the text of all responses. Their thinking and tool calls may have four times as many bytes.
     """
 
     model_calls: int = 50
@@ -129,7 +129,7 @@ class TurnAgent:
         ``ModelResponseTooLarge`` if its text, or its thinking and tool calls, are too long.
         """
         settled = settled_messages(journal)
-        # The turn was accepted: it waits for a database that cannot be reached.
+        # The turn was accepted, so an unreachable database does not fail it: it waits.
         context = await retry_until_available(partial(self._contexts.of, turn, settled), pause=asyncio.sleep)
         watch = Watch(emit, settled=settled, max_bytes=self._bounds.reply_bytes)
         run = Run(

@@ -49,6 +49,6 @@ def changed_arguments(result: Any) -> Mapping[str, Any] | None:
 
 
 def without_changed_arguments(result: Any) -> Any:
-    """Return the tool's own result, without the note of ``with_changed_arguments``."""
+    """Return the result without the note of ``with_changed_arguments``."""
     is_noted = changed_arguments(result) is not None
     return cast("Mapping[str, Any]", result).get("result") if is_noted else result

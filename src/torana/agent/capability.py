@@ -38,10 +38,10 @@ from torana.tools import ToolContext
 
 @dataclass
 class Safeguards(AbstractCapability[Run]):
-    """Checks permissions, then journals each call, then runs it with error handling.
+    """Checks the permission of each call, records the call in the journal, and runs it with error handling.
 
-    This is one capability because each costs time: pydantic-ai calls all of them for every event of a run and
-    copies the run's context for each.
+    This is a single capability to save time: for every event of a run, pydantic-ai calls each capability with a
+    copy of the run's context.
     """
 
     permits: PermissionGate
@@ -52,8 +52,8 @@ class Safeguards(AbstractCapability[Run]):
     def get_wrapper_toolset(self, toolset: AbstractToolset[Run]) -> AbstractToolset[Run]:
         """Replace the agent's own toolset, which is empty, with the gateway's tools.
 
-        pydantic-ai would combine both and query each in a task several times in a run. Other capabilities
-        cannot add or prepare tools: this method drops their changes.
+        pydantic-ai would otherwise combine both toolsets, and query each in a task several times in a run.
+        Other capabilities cannot add or prepare tools: this method drops their changes.
         """
         return cast("AbstractToolset[Run]", self.tools)
 

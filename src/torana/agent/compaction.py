@@ -135,7 +135,7 @@ class Compaction:
         limit = asyncio.timeout(self._timeout)
         stream: StreamedResponse | None = None
         try:
-            # Streamed like the turns' requests: some servers support nothing else.
+            # The response is streamed, as for turns: some servers support only streams.
             opened = model_request_stream(self._model, [request], model_settings=self._settings)
             async with limit, opened as stream:
                 async for _ in stream:

@@ -127,7 +127,7 @@ def _too_large(what: str, limit: str) -> ModelResponseTooLarge:
 
 
 def _measure_stored(piece: _Hidden) -> int:
-    """Return the size in bytes of what is stored of a piece: also a signature, which is not charged."""
+    """Return the size in bytes of a piece as it is stored, with its signature, which is not charged."""
     match piece:
         case ThinkingPart(signature=signature) | ThinkingPartDelta(signature_delta=signature):
             return _size(piece) + len(signature or "")

@@ -30,8 +30,8 @@ from torana.agent.text import whole, whole_in
 _RESULT = TypeAdapter(ToolReturn[Any])
 
 UNKNOWN_OUTCOME = (
-    "The gateway was interrupted while this call ran. Its outcome is unknown, and it was not "
-    "repeated. Check the current state before you repeat it, or tell the user."
+    "The gateway was interrupted while this call ran. Its outcome is unknown, and the call was not repeated. "
+    "Check the current state before you repeat it, or tell the user."
 )
 
 

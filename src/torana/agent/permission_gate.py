@@ -53,7 +53,7 @@ class PermissionGate:
     def refuse_denied_tool(self, ctx: RunContext[Run], call: ToolCallPart, tool: ToolDefinition) -> None:
         """Raise ``ToolFailed`` for a tool that is denied for all arguments, before they are validated.
 
-        An error about invalid arguments would describe a tool that the model may not know.
+        An error about invalid arguments would describe a tool that is hidden from the model.
         """
         known = ctx.deps.journal.call(step_number(ctx), call.tool_call_id)
         calling = self._calling(ctx, tool, {})

@@ -1,7 +1,7 @@
 """Measure a model request in tokens before it is sent.
 
 A text has at most as many tokens as bytes. For tool definitions that is far too high. Once a provider has
-reported the tokens of a request with these tools, this smaller number replaces it.
+reported the tokens of a request with these tools, the reported number replaces the estimate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pydantic_ai.tools import ToolDefinition
 from torana.limits.request_tokens import RequestTokens, likely_of_bytes, likely_tokens, tokens_of_files
 from torana.models.listing import listed
 
-#: Bytes added for each message part and each tool, such as its role.
+#: Bytes added for each message part and each tool, such as for the role of a part.
 _FRAME = 64
 
 #: The frame of each content of a prompt: a text of ``_FRAME`` bytes.
@@ -178,7 +178,7 @@ class ToolSizes:
         return sum(map(self._of, tools))
 
     def _of(self, tool: ToolDefinition) -> int:
-        if tool.defer_loading:  # not sent
+        if tool.defer_loading:  # the request leaves the tool out
             return 0
         known, size = self._known.get(id(tool.parameters_json_schema), (None, 0))
         if known is None or not _is_same(known, tool):

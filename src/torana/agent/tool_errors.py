@@ -42,7 +42,7 @@ async def run_with_error_handling(
 
 
 def bound_argument_error(error: ValidationError | ModelRetry) -> ValidationError | ModelRetry:
-    """Return the error for invalid arguments, or one with a shorter text: the model receives no more.
+    """Return the error for invalid arguments, with a shorter text if it is too long for the model.
 
     A ``ValidationError`` quotes the arguments.
     """
@@ -75,8 +75,8 @@ def _name_tools(part: ModelRequestPart, names: Sequence[str]) -> ModelRequestPar
 def _describe_error(call: ToolCallPart, error: Exception) -> str:
     """Return the text that the model receives for an exception.
 
-    pydantic-ai wraps a ``ModelRetry`` (a time-out becomes one too), and a tool's second one would end the run.
-    The model shall decide whether it tries again, within the turn's limit of calls.
+    pydantic-ai wraps a ``ModelRetry``, and converts a time-out to one. The second ``ModelRetry`` of a tool
+    would end the run. Instead, the model decides whether it tries again, within the turn's limit of calls.
     """
     wrapped = isinstance(error, ToolRetryError | UnexpectedModelBehavior)
     said = error.__cause__ if wrapped else error

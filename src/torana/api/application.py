@@ -168,7 +168,7 @@ def _parameter_error(error: RequestValidationError) -> GatewayError:
 def _allowed_methods(routes: Sequence[BaseRoute]) -> Callable[[str], list[str]]:
     """Return a function that returns the methods of a path.
 
-    HEAD is allowed on a path with GET, unless the response is a stream: a stream may never end, and starting it
+    HEAD is allowed on a path with GET, unless the response is a stream: a stream may never end, and its start
     may write an audit record.
     """
 

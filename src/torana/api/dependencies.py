@@ -31,7 +31,7 @@ def act(request: Request) -> Act:
 
 
 def oversight(request: Request) -> Act | None:
-    """Return what ``act`` returns if the principal sees the data of all users, else None.
+    """Return the ``act`` of the request if the principal sees the data of all users, else None.
 
     Only acts on the data of other users are recorded.
     """
@@ -41,7 +41,8 @@ def oversight(request: Request) -> Act | None:
 class RequiredScopes:
     """A dependency of a path that answers 403 to a token with none of the scopes, before anything is read.
 
-    A token that is bound to no user needs the scope ``unbound`` too: it can reach the data of several users.
+    A token that is bound to no user can reach the data of several users, so it also needs the scope in
+    ``unbound``.
     """
 
     def __init__(self, *scopes: Scope, unbound: Scope | None = None) -> None:

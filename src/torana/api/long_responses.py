@@ -1,6 +1,7 @@
-"""Slots for long responses: each is held from before the response is written until it is sent.
+"""Slots for long responses. A request takes one before its response is written, and holds it until it is sent.
 
-A text of control characters becomes six times as long in JSON, and a client may not read it.
+Slots bound the memory of responses that clients read slowly. A text of control characters becomes six times as
+long in JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def hold_slot() -> Any:
 
 
 async def hold_slot_if_long(request: Request, turn: Turn) -> Turn:
-    """Return the turn. One with long texts is dropped while the request waits for a slot, and read again."""
+    """Return the turn. If its texts are long, drop it while the request waits for a slot, and read it again."""
     if len(turn.content) + len(turn.reply or "") <= LONG:
         return turn
     owner, turn_id = turn.owner, turn.id

@@ -50,7 +50,7 @@ _OF_PROBLEMS = {
     429: ("Retry-After", "RateLimit", "RateLimit-Policy", "Torana-Budget-Warning"),
     503: ("Retry-After",),
 }
-#: The error of each status, for the examples. The first of several in the table counts.
+#: The error of each status, for the examples. The first error with the status in the table counts.
 _ERRORS = {int(status): kind for kind, (status, _) in reversed(TABLE.items())}
 #: The problems of every endpoint but `/health`.
 COMMON_PROBLEMS = {
@@ -66,7 +66,7 @@ BODY_PROBLEMS = {
     413: "The body is larger than 262,144 bytes.",
     415: "The `Content-Type` of the body is not `application/json`.",
 }
-#: Resources whose paths are also below those of other resources.
+#: Resources whose paths are also below the paths of other resources.
 _NESTED = frozenset(("approvals", "memories", "usage"))
 
 _EVENTS_EXAMPLE = """\
@@ -135,7 +135,7 @@ def openapi_document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
 def problem_responses(
     described: Mapping[int, str] | None = None, *, reads_body: bool = False
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the problems of an endpoint: those that are described here by status, and the common ones."""
+    """Return the problems of an endpoint: ``described`` by status, and the common ones."""
     return describe_problems(COMMON_PROBLEMS | (BODY_PROBLEMS if reads_body else {}) | dict(described or {}))
 
 
@@ -237,7 +237,7 @@ def message_headers() -> list[dict[str, Any]]:
 
 def _complete_responses(responses: dict[str, Any], *, missing_scope: str) -> dict[str, Any]:
     if MEDIA_TYPE not in responses.get("422", {}).get("content", {}):
-        responses.pop("422", None)  # an invalid body is 400 here, an invalid path 404
+        responses.pop("422", None)  # the gateway answers 400 to an invalid body, and 404 to an invalid path
     if missing_scope and responses["403"]["description"] == COMMON_PROBLEMS[403]:
         responses["403"]["description"] = missing_scope
     for response in responses.values():

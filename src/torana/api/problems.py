@@ -37,11 +37,11 @@ from torana.messages import Failure
 
 MEDIA_TYPE = "application/problem+json"
 
-#: The ``Retry-After`` of an error that does not set its own.
+#: The default ``Retry-After`` of an error, in seconds.
 _RETRY_AFTER = "5"
 
-#: The status and the text of ``error`` of each class of errors. A subclass without an entry uses that of its
-#: nearest base class.
+#: The status and the text of ``error`` of each class of errors. A subclass without an entry uses the entry of
+#: its nearest base class.
 TABLE: dict[type[GatewayError], tuple[HTTPStatus, str]] = {
     GatewayError: (HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error"),
     BadRequest: (HTTPStatus.BAD_REQUEST, "Bad request"),

@@ -44,7 +44,7 @@ def exposition(
     state. ``oldest_wait`` is the wait of the oldest turn that the agent has not begun, in seconds. ``redis`` is
     whether the shared Redis server works, or None without one.
     """
-    # Not the library's registry: two gateways in a process must not share counters.
+    # The library's global registry is not used: two gateways in a process must not share counters.
     registry = CollectorRegistry()
     registry.register(
         _Families(

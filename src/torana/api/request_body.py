@@ -30,7 +30,7 @@ from torana.errors import (
 from torana.json_bounds import has_more_values
 from torana.messages import CONTENT_LIMIT, ID_LIMIT, Inbound, OnBusy, Principal
 
-#: Room for a message of 10,000 characters with all of them escaped.
+#: Maximum bytes of a body: enough for a message of 10,000 characters that are all escaped.
 BODY_LIMIT = 256 * 1024
 #: Maximum number of JSON values in a body; each takes time to validate.
 _VALUES_LIMIT = 10_000
@@ -228,7 +228,7 @@ def _parse_json(raw: bytes) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int | Decimal:
-    """Return an integer; as a decimal if it has more digits than Python reads, and than an id may have."""
+    """Return an integer. With more digits than Python reads, which no valid id has, return a decimal."""
     return int(digits) if len(digits) <= 1_000 else Decimal(digits)
 
 
@@ -269,5 +269,5 @@ async def _read_body(request: Request, limit: int) -> bytes:
             if len(body) > limit:
                 raise too_large
     except ClientDisconnect as error:
-        raise BadRequest("The connection was closed before the whole body had arrived.") from error
+        raise BadRequest("The connection was closed before the whole body arrived.") from error
     return bytes(body)

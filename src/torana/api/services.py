@@ -98,13 +98,13 @@ class Services:
     body_timeout: float = 30.0
     #: Seconds without an event after which an event stream sends a comment.
     keep_alive: float = 15.0
-    #: Bodies with files that are read at a time: each may occupy some 20 MB.
+    #: Maximum number of bodies with files that are read at a time: each may occupy some 20 MB.
     uploads: UploadSlots = field(default_factory=UploadSlots)
-    #: Searches at a time: each may occupy a thread for a second.
+    #: Maximum number of concurrent searches: each may occupy a thread for a second.
     searches: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
-    #: Lists of the calls of a turn at a time: each may occupy a thread, too.
+    #: Maximum number of lists of calls that are made at a time: each may occupy a thread.
     call_lists: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
-    #: Turns that are read at a time for event streams, with replies that may have megabytes.
+    #: Maximum number of turns that are read at a time for event streams: a reply may have megabytes.
     stream_starts: FairSlots = field(default_factory=lambda: FairSlots(total=16, per_user=2))
-    #: Long responses at a time: each may occupy some 12 MB until the client has read it.
+    #: Maximum number of long responses at a time: each may occupy some 12 MB until the client has read it.
     long_responses: FairSlots = field(default_factory=lambda: FairSlots(total=64, per_user=4))

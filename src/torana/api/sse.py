@@ -66,7 +66,7 @@ class EventStream(StreamingResponse):
             await self._turns.cancel(self._turn.owner, self._turn.id)
 
     async def _play(self, after: str | None) -> AsyncGenerator[str]:
-        """Yield the events. A long reply of an ended turn is read after the stream has a slot for all of it."""
+        """Yield the events. A long reply of an ended turn is read only after the stream has a slot."""
         slot = nullcontext if self._has_long_reply else self._slot
         async with (
             self._slot() if self._has_long_reply else nullcontext(),

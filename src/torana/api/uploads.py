@@ -1,4 +1,4 @@
-"""Slots for requests with large bodies, which slow uploads give to users who wait."""
+"""Slots for requests with large bodies. A slow upload loses its slot when another user waits for one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UploadSlots:
     """A limit on concurrent uploads, in total and for each user.
 
     Whenever a user without an upload has waited for ``patience`` seconds, an upload that takes longer is ended:
-    the oldest one of the user with the most uploads. So users who send slowly together cannot keep all slots.
+    the oldest one of the user with the most uploads. Users who send slowly therefore cannot occupy all slots.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class App:
     reload: Reload
     erasures: SharedErasures
     data_dir: Path
-    #: Names of environment variables that have been read and may be removed.
+    #: Names of environment variables with secrets that have been read and may be removed.
     secret_variables: frozenset[str]
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 

@@ -129,7 +129,7 @@ def check_search(loaded: Loaded) -> None:
 
 
 def check_models(loaded: Loaded) -> Model:
-    """Check name, key and library of the language model and the embedding model. Return the former."""
+    """Check name, key and library of the language model and the embedding model. Return the language model."""
     with loaded.annotate_errors():
         choose_embedder(loaded)
         return choose_model(loaded, open_skills(loaded))

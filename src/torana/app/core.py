@@ -90,7 +90,7 @@ class Core:
     memory: Memory
     embedder: ProviderEmbedder | None
     schedules: Schedules
-    #: Set when the earliest due time of all schedules may have changed.
+    #: Set when the earliest due time of the schedules may have changed.
     due: asyncio.Event
     acting: Tooling
     model: Model
@@ -169,13 +169,13 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
 
 
 def _fitted(settings: Settings, model: Model) -> tuple[Model, Sequence[ContextBudget]]:
-    """Return the model, which now fits its requests into its context window, and the windows."""
+    """Fit the model's requests into its context window; return the model and the context windows."""
     windows = fit_requests(model, window=settings.context_window, answer=settings.max_output_tokens)
     return model, windows
 
 
 def _measurements(loaded: Loaded) -> tuple[OtelTracer | None, Measurements]:
-    """Return the export of traces, if there is one, and the measurements, which feed it."""
+    """Return the exporter of traces, if there is one, and the measurements, which send it their spans."""
     traces = open_traces(loaded)
     return traces, Measurements(tracer=traces) if traces else Measurements()
 

@@ -54,7 +54,7 @@ COMMANDS = {
 }
 
 # If rich is installed, httpx, which python-telegram-bot uses, imports its own command line with rich and
-# pygments: 4 MB in a gateway. None makes that import fail, as it does without rich.
+# pygments: 4 MB in a gateway. A None in ``sys.modules`` makes that import fail, as if rich were missing.
 sys.modules.setdefault("httpx._main", cast("ModuleType", None))
 
 

@@ -107,7 +107,7 @@ class Gateway:
         proxies = list(self._loaded.settings.trusted_proxies)
         return http11.Config(
             self,
-            # The rest is for the database, providers, MCP servers and others.
+            # The other half is for the database, providers, MCP servers and others.
             most=http11.open_files() // 2,
             lifespan="on",
             proxy_headers=bool(proxies),
@@ -139,7 +139,7 @@ class Gateway:
     async def _bring_up(self) -> None:
         try:
             app = await self._build_app()
-            # Before the programs of MCP servers start.
+            # Secrets are erased before the programs of MCP servers start.
             erase_variables(app.secret_variables)
             if self._on_built is not None:
                 self._on_built()
@@ -160,7 +160,7 @@ class Gateway:
         await app.turns.replicas.lost.wait()
         self._stopping = True
         self._error = OperatorError(
-            "another replica has taken over the work of this one, which did not renew its lease in time; "
+            "another replica has taken over the work of this replica, whose lease was not renewed in time; "
             "start it again"
         )
         await self._stop(grace=0)

@@ -89,7 +89,7 @@ def _describe(gateway: RunningGateway, status: dict[str, Any]) -> str:
 
 
 def _differences(loaded: Loaded, status: dict[str, Any], there: dict[str, dict[str, Any]]) -> list[str]:
-    """Return lines about what a restart with the settings of this folder would change."""
+    """Return a line for each change that a restart with the settings of this folder would make."""
     from torana.config.shown import shown_settings
 
     lines = [

@@ -14,9 +14,9 @@ _PR_SET_DUMPABLE = 4
 def deny_inspection() -> None:
     """Close this process's memory and environment to other processes of the same user (prctl(2)), on Linux.
 
-    They can neither trace it nor read ``/proc/PID/environ``, ``mem``, ``maps`` or what ``fd`` leads to, unless
-    they have CAP_SYS_PTRACE, or CAP_PERFMON or CAP_SYS_ADMIN on newer kernels. The kernel writes no core dump
-    of the process. A program that it starts is not affected.
+    They can neither trace it nor read ``/proc/PID/environ``, ``mem``, ``maps`` or the files behind ``fd``,
+    unless they have CAP_SYS_PTRACE, or CAP_PERFMON or CAP_SYS_ADMIN on newer kernels. The kernel writes no core
+    dump of the process. A program that it starts is not affected.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -157,7 +157,7 @@ def _at(cwd: Path, named: object) -> Path:
 
 
 def _validate_settings(sources: Sequence[Source]) -> tuple[Settings, frozenset[str], list[str]]:
-    """Return the settings without invalid values, the names of these, and a line for each fault."""
+    """Return the settings without invalid values, the names of invalid settings, and a line for each fault."""
     values = dict(ChainMap(*(dict(source.values) for source in sources)))
     try:
         return Settings.model_validate(values), frozenset(), []

@@ -107,9 +107,8 @@ class Settings(BaseModel):
     database_url: DatabaseUrl = Field(
         default=None,
         description=(
-            "The address of a PostgreSQL database that holds all that `torana.db` in the data "
-            "directory holds otherwise. Only one gateway can use it at a time, unless `replicas` is "
-            "true."
+            "The address of a PostgreSQL database to use instead of `torana.db` in the data directory. Only "
+            "one gateway can use it at a time, unless `replicas` is true."
         ),
     )
     replicas: bool = Field(

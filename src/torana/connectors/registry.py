@@ -162,7 +162,8 @@ def _is_called(kind: type[Connector[Any]]) -> bool:
 def _read_settings(account: Account, kind: type[Connector[Any]]) -> ConnectorSettings:
     """Return the validated settings of the account. Raises ``ConfigInvalid`` without any value in its text."""
     if not kind.global_ids and account.name != account.kind and account.name in _kinds():
-        # The user ids of its senders begin with its name, and would be mixed up with those of that kind.
+        # The user ids of the account's senders begin with its name, and could equal user ids of that other
+        # kind.
         raise ConfigInvalid(
             f"connectors.{account.name}: an account of {account.kind} cannot have the name of another kind of "
             "connector; rename the account"

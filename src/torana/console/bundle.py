@@ -4,9 +4,10 @@ Each module becomes a function of its own scope, after the modules that it impor
 each statement: ``import { a, b as c } from "./file.js";`` and ``import a from "./file.js";`` at the beginning
 of a line, and ``export function``, ``export class``, ``export const``, ``export default`` or
 ``export { a as b }``.
-Comments have lines of their own. They, the indentation, semicolons before a brace, and spaces around operators,
-after commas and inside braces are left out, which makes the page smaller. No string contains an operator
-between spaces, and no template of several lines such a space.
+
+To make the page smaller, comments (on lines of their own), the indentation, semicolons before a brace, and
+spaces around operators, after commas and inside braces are left out. The modules therefore have no string with
+an operator between spaces, and no template of several lines with such a space.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _bind(imported: re.Match[str], module: str) -> str:
 def _as_function(name: str, text: str) -> str:
     fields = _DECLARED.findall(text)
     for listed in _LISTED.findall(text):
-        # An export names the field last, an object first.
+        # An export has the name of the field last, and an object has it first.
         fields.append(_fields(",".join(" as ".join(item.split(" as ")[::-1]) for item in listed.split(","))))
     if _DEFAULT.search(text):
         fields.append("default: module_default")

@@ -42,8 +42,7 @@ from torana.store.rows.usage import Amount, Held
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
-#: Bytes of a history's JSON per token: the likely number, and the smallest, because half of the JSON is not
-#: text.
+#: Bytes of a history's JSON per token: the likely and the smallest number. About half of the JSON is not text.
 _HISTORY_BYTES = 4
 _HISTORY_FRAME = 2
 
@@ -179,7 +178,7 @@ class Budgets:
         return self._claim(connection, turn, request, held.used, self._now())
 
     def hold(self, connection: Connection, turn: Turn, request: RequestTokens) -> Settled:
-        """Reserve the possible cost of a model request that is about to be sent, if less is reserved.
+        """Reserve the possible cost of a model request about to be sent, unless that much is reserved already.
 
         Until the request is settled, ``charge_interrupted`` charges it after a crash.
         """
@@ -195,7 +194,7 @@ class Budgets:
         return self._claim(connection, turn, request, held.used, at, requests=requests)
 
     def charge_interrupted(self, connection: Connection) -> list[BudgetWarning]:
-        """Charge the requests that the end of a process interrupted, by their reservations, at the start.
+        """At the start, charge the reserved amounts of requests that the end of a process interrupted.
 
         The provider may charge for them, and their usage is unknown.
         """

@@ -64,7 +64,7 @@ class LimitUsage:
 
     @property
     def is_violated(self) -> bool:
-        """Return whether the maximum does not fit; the likely amount is enough if nothing else is reserved."""
+        """Return whether the maximum, or with no reservations the likely amount, does not fit."""
         if self.asked == 0 or self.spent + self.reserved + self.asked <= self.rule.limit.quota:
             return False
         return self.reserved > 0 or self.is_spent

@@ -55,7 +55,7 @@ class Prices:
         self._models = tuple(models)
         self._own = {_FREE: OwnPrice(model=_FREE, input=Decimal(0), output=Decimal(0))}
         self._own |= {price.model: price for price in own}
-        #: Configured models without a known price; finding out takes long.
+        #: Configured models without a known price. They are remembered because the lookup takes long.
         self._unpriced: set[str] = set()
         #: Reported model names without a known price.
         self._strangers: set[str | None] = set()
@@ -126,7 +126,7 @@ class Prices:
 
 
 def _cause(response: ModelResponse) -> str:
-    """Return the name under which the usage of a response is stored; that of several models can be long."""
+    """Return the model name under which usage is stored, cut because a name of several models can be long."""
     return cut_to_bytes(response.model_name or "", MODEL_NAME_BYTES)
 
 

@@ -21,12 +21,12 @@ class CountedMessage:
     _windows: RateWindows
 
     async def give_back(self) -> None:
-        """Count the message no longer."""
+        """Remove the message from the counts."""
         await self._windows.give_back(self._policies, self._id)
 
 
 class MessageRates:
-    """The limits per minute: those of the gateway, or with ``account`` the limit of each sender of it."""
+    """The limits per minute of the gateway or, with ``account``, of each sender of that account."""
 
     def __init__(
         self,

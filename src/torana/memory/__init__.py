@@ -91,8 +91,8 @@ class Memory:
         ``MemoryFull`` at 1,000 memories.
         """
         new = self._new(text, subject, turn_id)
-        # A comparison with long memories takes a quarter of a second. It runs before the transaction, which
-        # delays the writes of all users, and each user has one comparison at a time.
+        # A comparison with long memories takes a quarter of a second. It runs before the transaction, because a
+        # transaction delays the writes of all users. Each user has one comparison at a time.
         async with self._one_at_a_time(user):
             live = await self._database.run(partial(memories.live, owner=owner_of(user), subject=new.subject))
             others = await asyncio.to_thread(_find_others, new, live)

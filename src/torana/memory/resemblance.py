@@ -15,7 +15,7 @@ _STEM = 4
 def resembling(terms: Sequence[str], memories: Sequence[Remembered]) -> list[Remembered]:
     """Return the memories that contain a similar word for each term. It may take a second: call it in a thread.
 
-    A name is never guessed: "name" would match the name of the user's sister.
+    Returns none for a query with the word "name": the result could be the name of another person.
     """
     if not terms or "name" in terms:
         return []

@@ -62,10 +62,10 @@ _BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
     """Make the provider's HTTP client stop reading responses much larger than ``max_bytes``.
 
-    Reading then raises ``ModelResponseTooLarge``; the body of an error is cut off instead, and the key of the
-    request is masked in it, also in the events of a stream. Responses are
-    requested uncompressed and compressed ones are refused, because a few bytes can expand to gigabytes.
-    Providers that use neither httpx2 nor httpx are not changed.
+    Reading then raises ``ModelResponseTooLarge``, but the body of an error is only cut off. The key of the
+    request is masked in errors, also in the events of a stream. Responses are requested uncompressed, and
+    compressed responses are refused, because a few bytes can expand to gigabytes. Providers that use neither
+    httpx2 nor httpx are not changed.
     """
     # pydantic-ai creates another client after the first was closed.
     own = vars(provider)
@@ -133,7 +133,7 @@ class _Cut(_Stream):
     """The first bytes of an error's body."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        # A key at the end is read as a whole.
+        # A key that begins before the limit is read to its end, so that it can be masked.
         most = _ERROR_BYTES + max(map(len, self._keys), default=0)
         content = bytearray()
         async for piece in self._stream:

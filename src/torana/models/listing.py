@@ -32,5 +32,5 @@ def send_listed_tools_only(model: Model) -> None:
     def customize_listed(parameters: ModelRequestParameters) -> ModelRequestParameters:
         return customize(replace(parameters, function_tools=listed(parameters.function_tools)))
 
-    # Set on this object: its class is not changed.
+    # Set on the object, so that the class stays unchanged.
     vars(model)["customize_request_parameters"] = customize_listed

@@ -29,7 +29,7 @@ def send_unchanged(client: AsyncOpenAI) -> None:
         left = {name: option for name, option in options.items() if name not in plain}
         return await create(extra_body={**plain, **(extra_body or {})}, **{"messages": (), **left})
 
-    # Set on this object: the class and other clients are not changed.
+    # Set on the object, so that the class and other clients stay unchanged.
     vars(completions)["create"] = create_untouched
 
 

@@ -358,7 +358,8 @@ def _provider_class(name: str) -> Callable[..., Provider[Any]]:
     """Return the class of a provider that only pydantic-ai knows."""
     service_name = name.partition(":")[0]
     try:
-        # pydantic-ai reads gateway/… as the provider behind it, and would send that provider's key there.
+        # pydantic-ai reads gateway/NAME as the provider NAME, and would send that provider's key to the
+        # gateway.
         if "/" in service_name:
             raise ConfigInvalid(_unknown(name))
         return cast("Callable[..., Provider[Any]]", infer_provider_class(service_name))

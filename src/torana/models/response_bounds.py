@@ -90,7 +90,7 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
             vars(stream)["get"] = lambda: _with_short_name(get())
             yield stream
 
-    # Set on this object: its class is not changed.
+    # Set on the object, so that the class stays unchanged.
     vars(model).update(request=request_bounded, request_stream=stream_bounded)
 
 

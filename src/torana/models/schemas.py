@@ -19,7 +19,7 @@ def write_schemas_once(model: Model) -> None:
     pydantic-ai copies and walks each tool's schema for each request. The result is the same for the same schema
     object; ``docs/explanation/performance.md`` has the measurements.
     """
-    # Set on this object: its class is not changed.
+    # Set on the object, so that the class stays unchanged.
     vars(model)["customize_request_parameters"] = _Remembering(model.customize_request_parameters)
 
 

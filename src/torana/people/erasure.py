@@ -1,4 +1,4 @@
-"""Erase a user: delete all of their data, and list in a receipt what was deleted and what was not."""
+"""Erase a user: delete all of their data, and list the deleted and the remaining data in a receipt."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Receipt:
 class Erasure:
     """Erases users. Afterwards no file of the data directory contains a text of the user.
 
-    The exception is what MCP servers have written into their home directories there. The rows are deleted in
+    The exceptions are files that MCP servers have written into their home directories. The rows are deleted in
     one transaction with the entry in the audit record. The steps after it can be repeated by erasing again.
     """
 

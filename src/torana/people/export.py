@@ -56,7 +56,8 @@ class Export:
         return file
 
     def _spool(self, user: str, act: Act) -> tuple[IO[bytes], dict[str, int]]:
-        # In the data directory: that volume is sized for this amount of text.
+        # The file is in the data directory, because the disk of this directory has room for this amount of
+        # text.
         file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - closed by the sender
         try:
             with ZipFile(file, "w", ZIP_DEFLATED) as out:

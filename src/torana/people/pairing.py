@@ -58,8 +58,8 @@ class Pairing:
     async def approve(self, who: str, *, user: str | None = None, kinds: Collection[str], act: Act) -> Paired:
         """Approve a sender, by code or by ``kind:id``. The default of ``user`` is ``kind:id``.
 
-        ``kinds`` are those of the settings. Raises ``NotFound`` for a wrong or expired code, and for an unknown
-        sender of another kind.
+        ``kinds`` are the kinds of connectors in the settings. Raises ``NotFound`` for a wrong or expired code,
+        and for an unknown sender of another kind.
         """
         return await self._decide(who, "approved", user, kinds, act)
 

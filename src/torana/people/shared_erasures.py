@@ -1,4 +1,4 @@
-"""Carry out the erasures of all replicas on the files and the memory of this one."""
+"""Carry out the erasures of all replicas on the files and the memory of this replica."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class SharedErasures:
-    """Carries out erasures at the start, and while it runs those that other replicas announce.
+    """Carries out missed erasures at the start, and later those that other replicas announce.
 
-    The data directory outlives the process, so it notes the last one. Without that note all are carried out.
+    A file in the data directory has the id of the last erasure that was carried out there. Without this file,
+    all erasures are carried out.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class SharedErasures:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> bool:
-        """Carry out what was missed; for replicas, begin to follow. Nothing on SQLite.
+        """Carry out the missed erasures; a replica also begins to follow new ones. Does nothing on SQLite.
 
         Returns whether all erasures are carried out.
         """
@@ -74,7 +75,7 @@ class SharedErasures:
             failed = await self._try(failed=failed)
 
     async def _try(self, *, failed: bool) -> bool:
-        """Carry out erasures; return whether that failed. The next check of the replicas repeats it then."""
+        """Carry out erasures; return whether they failed. The next check of the replicas repeats them then."""
         try:
             await self.carry_out()
         except (OSError, StoreUnavailable) as error:

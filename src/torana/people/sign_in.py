@@ -33,7 +33,7 @@ LONGEST_SIGN_IN = timedelta(hours=12)
 #: The label of the tokens.
 LABEL = "Sign-in"
 
-#: Open codes of one principal; a newer one replaces the oldest.
+#: Maximum number of open codes of one principal; a newer code replaces the oldest.
 _OPEN = 10
 _CODE = re.compile(rf"{CODE_PREFIX}[A-Za-z0-9_-]{{43}}")
 

@@ -83,7 +83,7 @@ class Tokens:
         return cut(found, limit, lambda token: (token.created_at, token.id), TIME_KEY)
 
     async def rotate(self, token_id: str, *, overlap: timedelta, act: Act) -> Issued:
-        """Create a token that replaces another one, which ends after ``overlap`` or at its own expiry.
+        """Create a token that replaces another; the old token ends after ``overlap`` or at its own expiry.
 
         The new token has the user, scopes, label and lifetime of the old one. Raises ``NotFound``,
         ``InvalidField``, and ``TokenEnded`` for a token that has ended or was rotated before.

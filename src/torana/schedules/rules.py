@@ -1,12 +1,12 @@
 """Due times of cron expressions and of wall-clock times, in a time zone.
 
-cronsim parses a rule and finds its days. At a change of the clock, the rules of Debian's
-cron(8) apply, as in cronsim: a rule with fixed hours and minutes is due once for each of its times, at the end
-of the change for a skipped time and at the first occurrence of a repeated one; a rule whose hours or minutes
-begin with ``*`` follows elapsed time. cronsim's own support for zones is not used: it adds whole hours to a
-wall clock, and loses times where the clock changes by half an hour (Australia/Lord_Howe).
+cronsim parses a rule and finds its days. At a change of the clock, the rules of Debian's cron(8) apply, as in
+cronsim: a rule with fixed hours and minutes is due once for each of its times, for a skipped time at the end of
+the change, and for a repeated time at its first occurrence. A rule whose hours or minutes begin with ``*``
+follows elapsed time. cronsim's own support for zones is not used: it adds whole hours to a wall clock, and
+loses times where the clock changes by half an hour (Australia/Lord_Howe).
 
-The search for a due time ends at ``HORIZON``. cronsim's own search goes on for fifty years after each time that
+The search for a due time ends at ``HORIZON``. cronsim itself would search for fifty years after each time that
 the clock skips.
 """
 
@@ -62,9 +62,9 @@ def smallest_gap(rule: str) -> timedelta:
 
 
 def next_due(rule: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Return the first time after ``after`` at which the rule is due, in UTC, or None if there is none in time.
+    """Return the first time after ``after`` at which the rule is due, in UTC; None if it is after ``HORIZON``.
 
-    It depends only on its arguments: every moment between two due times gives the same result.
+    The result depends only on the arguments, and is the same for all moments between two due times.
     """
     after = after.astimezone(UTC)  # in another zone, Python calculates with wall-clock times
     goes_by_time = any(field.startswith("*") for field in rule.split()[:2])

@@ -130,7 +130,7 @@ class Ticker:
                 _log.exception("schedules_not_read")
                 pause = _CHECK_INTERVAL
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):  # not wait_for, which may swallow a cancellation (3.11)
+                async with asyncio.timeout(pause):  # ``wait_for`` may swallow a cancellation in Python 3.11
                     await self._woken.wait()
 
     async def _check_clock(self, now: datetime) -> None:

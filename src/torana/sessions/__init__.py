@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Maximum number of turns that ``Sessions.earlier`` reads, in total and at a time.
 _REACH, _READ = 500, 10
 
-#: A seq above that of every turn.
+#: A number above the ``seq`` of every turn.
 _END = 2**63 - 1
 
 Speaker = Literal["user", "assistant", "any"]
@@ -103,8 +103,8 @@ class Sessions:
     ) -> AsyncGenerator[Sequence[SessionText]]:
         """Yield messages of at most 500 turns before this turn, starting with the newest or the first.
 
-        Messages from before the session was last reset are left out. A few turns are read at a time, on demand,
-        with only the columns that a search needs.
+        Messages from before the last reset of the session are left out. A few turns are read at a time, on
+        demand, with only the columns that a search needs.
         """
         for skipped in range(0, _REACH, _READ):
             rows = await self._database.run(

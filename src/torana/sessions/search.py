@@ -23,15 +23,15 @@ from torana.store.engine.tokenizer import TEXT_LIMIT, last_characters, words
 from torana.store.rows.reports import message_index
 from torana.store.rows.reports.message_index import Words
 
-#: Turns that one search indexes, in total and at a time, and the seconds after which it ends.
+#: Turns that one search indexes, in total and at a time, and the seconds after which the indexing ends.
 _MOST, _BATCH = 1_000, 10
 _SECONDS = 2.0
 
-#: Characters of a snippet, and of it before the first match.
+#: Characters of a snippet, and of its part before the first match.
 _SNIPPET, _BEFORE = 240, 60
 #: Maximum matches of a snippet.
 _MATCHES = 20
-#: Maximum number of different runs of letters in which one search locates its words.
+#: Maximum number of different runs of letters that one search examines.
 _RUNS = 20_000
 
 _RUN = re.compile(r"\w+|[^\w\s]")
@@ -90,7 +90,8 @@ class MessageSearch:
         )
         rows = await self._database.run(work)
         page = cut(rows, limit, lambda row: int(row["words_row"]), NUMBER_KEY)
-        # Ends with the thread, so that the caller's limit on concurrent searches holds.
+        # The search waits for its thread even if it is cancelled, so that the caller's limit on concurrent
+        # searches holds.
         hits = await run_uncancellable(partial(_hits, page.items, wanted))
         return Found(page=Page(items=hits, next=page.next), complete=complete)
 
@@ -170,7 +171,7 @@ def _hit(row: Mapping[Any, Any], runs: _Runs) -> MessageHit:
 
 
 def _places(text: str, runs: _Runs) -> tuple[list[tuple[int, int]], set[str]]:
-    """Return the first places of the words in a text, and the words that are there."""
+    """Return the first places of the words in a text, and the words that the text contains."""
     places: list[tuple[int, int]] = []
     seen: set[str] = set()
     matching = runs.matching(text)

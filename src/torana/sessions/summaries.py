@@ -52,9 +52,9 @@ class Overdue:
 class Summaries:
     """Finds the history to summarise, and stores its summaries.
 
-    When the messages after a session's summary exceed the model's history window, the oldest are summarised
-    until half of the window is left. So the window and the summary always cover the whole session, and the size
-    of one summary request is bounded.
+    When the messages after a session's summary exceed the model's history window, the oldest of them are
+    summarised until half of the window is free. The window and the summary together always cover the whole
+    session, and the size of one summary request is bounded.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Summaries:
         return chosen
 
     def _bounded(self, limit: int, per_token: int) -> int:
-        """Return the limit, or less if the model's window is small."""
+        """Return the limit of characters, or a lower one if the model's window is small."""
         room = self._message_room()
         return limit if room is None else min(limit, room * per_token)
 

@@ -98,8 +98,8 @@ class InstalledSkills:
             same = parse_skill(skill.path, source=skill.source).digest == skill.digest
         except SkillInvalid:
             return None
-        # Archives are unpacked without hidden files, and the digest excludes them: Python would run a
-        # `__pycache__`.
+        # Archives are unpacked without hidden files, and the digest excludes such files. They must not exist,
+        # because Python would run a `__pycache__`.
         is_ours = skill.path.is_relative_to(self.root)
         return needs if same and not (is_ours and _hides(skill.path)) else None
 

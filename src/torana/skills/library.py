@@ -1,6 +1,6 @@
 """All skills: those of the package, and the user's, which may change while the gateway runs.
 
-The user's skills are those placed by hand, and those installed and approved.
+The user's skills are those that were placed by hand, and those that were installed and approved.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _LONG_LINE = 2_000
 _PIECE, _OVERLAP = 20_000, 700
 #: Kinds that apply only to text files.
 _OF_TEXT = ("hidden-unicode", "long-line")
-#: Not for every language: a comment in one may be code in another.
+#: Only some languages: a comment in one language may be code in another.
 _COMMENT = re.compile(r"\s{0,99}(?:#(?!!)|//\s)")
 
 
@@ -160,7 +160,7 @@ def _in_bytes(name: str, data: bytes) -> Iterator[ReportFinding]:
 
 def _in_text(name: str, text: str) -> Iterator[ReportFinding]:
     """Yield the findings in a text; comments come last, so that they displace no findings in code."""
-    # Not splitlines: its other line ends would shift the line numbers that editors show.
+    # ``splitlines`` also splits at other characters: the line numbers would differ from those in editors.
     lines = enumerate(text.split("\n"), start=1)
     seen = Counter[str]()
     for number, line in sorted(lines, key=lambda numbered: bool(_COMMENT.match(numbered[1]))):

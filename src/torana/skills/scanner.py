@@ -59,7 +59,7 @@ def _pattern(kind: str, words: str, *patterns: str) -> _Pattern:
 _FETCH = r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod)\b"
 _FETCHERS = "curl wget iwr irm invoke-"
 _SHELL = r"(?:(?:ba|z|da|k|fi)?sh|python[\d.]{0,4}|perl|ruby|node|php|iex|pwsh)\b"
-#: Only where a pattern has matched already: tried at each slash, the path would make a run of slashes slow.
+#: Tried only after another pattern has matched: at each slash of a long run of slashes it would be slow.
 _PATH_OF_SHELL = r"(?:sudo\s{1,3})?(?:/[\w/]{1,40}/)?"
 _WANTED = (
     r"(?:system\s{1,3}prompts?|api[\s_-]{0,2}keys?|credentials?|secrets?|passwords?|private\s{1,3}keys?"

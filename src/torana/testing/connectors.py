@@ -118,7 +118,7 @@ class Platform(ABC):
         """Cut every connection of the account, as a network failure does."""
 
     async def limit(self, seconds: float | None) -> None:
-        """Answer the next message of the account with a rate limit, with or without a time."""
+        """Answer the next message of the account with a rate limit, with or without a waiting time."""
         pytest.skip("this platform does not limit")
 
     async def fail(self) -> None:

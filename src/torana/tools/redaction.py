@@ -10,7 +10,7 @@ _SHORTEST = 4
 
 
 def mask(text: str, secrets: Mapping[str, str]) -> str:
-    """Replace each secret in the text by its value in ``secrets``; of overlapping secrets the longer one.
+    """Replace each secret in the text by its value in ``secrets``. The longer of overlapping secrets counts.
 
     Case is ignored, because programs write host names in lower case. Values of fewer than four characters are
     not replaced.

@@ -66,8 +66,7 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
         self._computing = computing
         self._threads = ToolThreads()
         self._shares = ToolShares()
-        #: The definitions by the maximum number of retries, which is all of a definition that depends on the
-        #: run.
+        #: The definitions by the maximum number of retries: nothing else in a definition depends on the run.
         self._described: dict[int, dict[str, ToolsetTool[ToolContext]]] = {}
 
     async def get_tools(self, ctx: RunContext[ToolContext]) -> dict[str, ToolsetTool[ToolContext]]:

@@ -32,8 +32,8 @@ _NOBODY = "it needs approval, and there is no person to ask"
 _NO_ANSWER = "it needs approval, and no answer came in time"
 
 _ELSEWHERE = (
-    "Another replica runs the turn, and only that one can check changed arguments. Send the decision to it, or "
-    "approve the call without changed arguments."
+    "Another replica runs the turn, and only that replica can check changed arguments. Send the decision to "
+    "it, or approve the call without changed arguments."
 )
 
 
@@ -72,7 +72,7 @@ class Approvals:
         can_ask: Callable[[str], bool] = lambda _: True,
         question_changed: Callable[[Turn], None] = lambda _: None,
     ) -> None:
-        """Deny a call when ``lasts`` has passed without a decision.
+        """Deny a call that has no decision after ``lasts``.
 
         ``can_ask`` returns whether people can answer on an account. ``question_changed`` receives a turn when
         the open question in its chat may have changed.
@@ -277,9 +277,10 @@ def answer(
     """Decide the open approval that a message answers. Return it and the sender's other open approvals.
 
     Returns None if the message answers no question or the question is ambiguous. A chat shows one question at a
-    time. Over HTTP the message answers the question in the last response to its sender, or else the sender's
-    only open question if a chat or a response has shown it or its id is in ``streamed``. ``decided_in`` is the
-    turn of the message.
+    time. Over HTTP the message answers the question in the last response to its sender. If that response has no
+    question, the message answers the sender's only open question, provided that a chat, a response or an event
+    stream has shown it. ``streamed`` are the ids that event streams have shown. ``decided_in`` is the turn of
+    the message.
     """
     asked = rows.open_to(connection, inbound, now=act.at)
     if inbound.account is None:

@@ -86,9 +86,9 @@ class Commands:
     async def answer_question(self, inbound: Inbound, new: NewTurn) -> Turn | None:
         """Return the turn of a yes or a no to an approval question, or None for any other message.
 
-        The answer decides one question, once, in the transaction that stores the message; a repeated message is
-        the same turn. If its sender cannot have seen the open question, the answer does not count and the
-        reply says so. Over HTTP the reply also repeats the question, and the next answer counts.
+        The answer decides one question, once, in the transaction that stores the message; a repeated message
+        returns the same turn. If its sender cannot have seen the open question, the answer does not count and
+        the reply says so. Over HTTP the reply also repeats the question, and the next answer counts.
         """
         approve = read_answer(inbound.content)
         if approve is None or inbound.channel is None:

@@ -137,12 +137,12 @@ class Turns:
     ) -> Submitted:
         """Accept a message as a turn. When this returns, the turn is durable and will be answered.
 
-        A message without a channel gets a new one. A message whose key was accepted before returns
-        the existing turn. Raises ``Draining``, ``StoreUnavailable``, ``QueueFull``, ``Overloaded``,
-        ``SessionBusy``, ``KeyReused`` or ``BudgetSpent``; then nothing was accepted. Cancelling the call does
-        not withdraw the message: it may still be answered. ``rates`` are limits that the caller has counted;
-        they appear in the headers of the response. ``also`` runs in the accepting transaction, and its errors
-        undo both; such a message is never a command or an answer to an approval.
+        A message without a channel gets a new one. A message whose key was accepted before returns the existing
+        turn. Raises ``Draining``, ``StoreUnavailable``, ``QueueFull``, ``Overloaded``, ``SessionBusy``,
+        ``KeyReused`` or ``BudgetSpent``; then nothing was accepted. Cancelling the call does not withdraw the
+        message: it may still be answered. ``rates`` are limits that the caller has counted; they appear in the
+        headers of the response. ``also`` runs in the accepting transaction, and its errors roll the transaction
+        back; such a message is never a command or an answer to an approval.
         """
         self.check_accepting()
         if also is None and (word := Commands.word_of(inbound.content)):

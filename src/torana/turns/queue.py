@@ -10,8 +10,8 @@ from torana.errors import GatewayError, Overloaded, QueueFull, StoreUnavailable
 from torana.turns.outcomes import draining_error
 
 _BLOCKED = (
-    "The session is blocked: the gateway could not store the end of a turn. Its log has the "
-    "reason, and it tries again automatically. Send the message again later."
+    "The session is blocked: the gateway could not store the end of a turn. The gateway's log has the reason, "
+    "and the gateway tries again automatically. Send the message again later."
 )
 
 

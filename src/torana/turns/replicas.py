@@ -22,22 +22,22 @@ from torana.turns.runner import Runner
 #: Seconds between two checks. Each renews the lease of this replica.
 _CHECK = 1.0
 
-#: The shortest time between two checks, however often other replicas announce changes: a check that finds one
-#: is a transaction, and the transactions of all replicas run one after the other.
+#: The shortest time between two checks, however often other replicas announce changes: a check that finds a
+#: change is a transaction, and the transactions of all replicas run one after the other.
 _GAP = 0.05
 
 #: Seconds before the connection for announcements is opened again.
 _RECONNECT = 1.0
 
 #: The number of consecutive checks, ``_CHECK`` seconds apart, that must find the same ended lease before its
-#: replica counts as ended. A replica that waited for the database, as this one did, renews its lease meanwhile.
+#: replica counts as ended. A replica that only waited for the database renews its lease between these checks.
 _CHECKS = 3
 
 _log = logging.getLogger(__name__)
 
 
 class ReplicaWatch:
-    """Renews the lease of this replica, and does for shared turns what a single process does in memory.
+    """Renews the lease of this replica, and applies the changes that other replicas make to turns.
 
     It ends the waits for turns that another replica has ended or deleted, cancels turns and continues approvals
     that another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica
@@ -61,12 +61,12 @@ class ReplicaWatch:
         self._pause = pause
         #: The end of the lease of each replica that seems to have ended, and the number of checks that saw it.
         self._suspected: dict[str, tuple[datetime, int]] = {}
-        #: The time at which they were counted.
+        #: The monotonic time of the last count of these checks.
         self._counted = -math.inf
-        #: Set when another replica has announced a change that may concern this one.
+        #: Set when another replica has announced a change that may concern this replica.
         self._announced = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        #: Set when another replica has taken over the work of this one.
+        #: Set when another replica has taken over the work of this replica.
         self.lost = database.lost
         #: Set by each check that finds erasures that this replica has not carried out.
         self.erasures = asyncio.Event()
@@ -108,7 +108,7 @@ class ReplicaWatch:
             self._suspected = {}
 
     async def _apply_changes(self, waited: Collection[str]) -> None:
-        """Apply what other replicas have changed. Raises ``TakenOver`` if the row of this one was deleted."""
+        """Apply the changes of other replicas. Raises ``TakenOver`` if the row of this replica was deleted."""
         live = self._runner.live
 
         def look(connection: Connection) -> tuple[Changes, list[replicas.Replica]]:
@@ -167,7 +167,7 @@ class ReplicaWatch:
             await wait_first(self._announced, self._pause(_CHECK))
 
     async def _keep_listening(self, announcements: Callable[[], AsyncGenerator[str]]) -> None:
-        """Have changes checked at once that other replicas announce, over lost connections."""
+        """Check at once when another replica announces a change; reconnect after a lost connection."""
         listening = True
         while True:
             try:

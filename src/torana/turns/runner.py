@@ -158,7 +158,7 @@ class Runner:
             await self.adopt(following)
 
     def _trace(self, turn: Turn, one: LiveTurn) -> AbstractContextManager[SpanDetails]:
-        """Record the turn since its acceptance, below the request that it came with."""
+        """Record the span of the turn since its acceptance, as a child of the span of its request."""
         attributes = {
             "torana.turn.id": turn.id,
             "torana.turn.attempt": turn.attempt,
@@ -171,7 +171,8 @@ class Runner:
 
     async def _record_end(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None, bool]:
         one = self.live.get(turn.id)
-        # A turn that is claimed while stopping is not started, and the next start would count it as a crash.
+        # While the gateway stops, no turn may be claimed: it would not start, and the next start would count a
+        # crash.
         hold = lambda: self.claims_nothing  # noqa: E731
         return await self.writer.record_end(turn, ending, hold=hold, delayed=one and one.delayed)
 
@@ -251,7 +252,7 @@ class Runner:
             return cut_off(turn, recorder.text, self._clock()), True
         except TimeoutError as error:
             return self._failed(TurnTimeout() if slot.is_expired else error), slot.is_expired
-        except ModelResponseTooLarge as error:  # the provider charges for it, and its usage is unknown
+        except ModelResponseTooLarge as error:  # the interrupted request costs money, and its usage is unknown
             return self._failed(error), True
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
             return self._failed(error), False

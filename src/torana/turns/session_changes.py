@@ -137,7 +137,7 @@ class SessionChanges:
         return await self._sessions.get(owner, session_id)
 
     async def _cancel_all(self, session: Session) -> None:
-        """Cancel the unfinished turns, newest first, so that none starts when an earlier one ends."""
+        """Cancel the unfinished turns, newest first, so that no turn starts when an earlier turn ends."""
         work = partial(rows.of_channel, owner=session.owner, channel=session.channel)
         for turn in reversed(await self._database.run(work)):
             with suppress(NotFound, Erased):  # deleted in the meantime

@@ -17,7 +17,7 @@ _OF_THE_WEB = re.compile(
 #: Pages with ISO 8859-1, or without a declaration, usually contain Windows-1252.
 _WESTERN = "cp1252"
 _SAYS_LATIN = re.compile(r"(us-)?ascii|latin-?1|iso[-_]?8859-?1", re.IGNORECASE)
-# Possessive, because a hostile page has thousands of blanks, and `re` stops all other threads.
+# Possessive quantifiers, because a hostile page has thousands of blanks, and `re` stops all other threads.
 _IN_PAGE = re.compile(rb"""<meta[^<>]{0,200}?charset\s*+=\s*+["']?+\s*+([\w-]{1,40})""", re.IGNORECASE)
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 #: The number of bytes in which a page may declare its charset.

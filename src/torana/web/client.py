@@ -1,8 +1,8 @@
 """An HTTP client for untrusted addresses: it connects only where the guard allows, and limits size and time.
 
-It connects to the very address that was checked, so a later DNS answer changes nothing; the name and the
-certificate stay those of the host. It uses no cookies, no credentials, no proxy of the environment, and no
-connection twice.
+It connects to the IP address that was checked, so a later DNS answer has no effect. The ``Host`` header and the
+certificate check use the name of the host. It uses no cookies, no credentials, no proxy of the environment, and
+no connection twice.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class GuardedClient:
 
     @cached_property
     def _transport(self) -> httpx2.AsyncBaseTransport:
-        # To httpx2 the host is an IP address, which many names share. A reused connection would serve a name
-        # whose certificate was never checked on it.
+        # For httpx2 the host is an IP address, and many names can share one address. On a reused connection,
+        # the certificate would not be checked for the second name.
         return self._given or httpx2.AsyncHTTPTransport(
             verify=self._tls or httpx2.create_ssl_context(), limits=httpx2.Limits(max_keepalive_connections=0)
         )
@@ -236,7 +236,7 @@ async def _read_page(
 
 
 def _charset(content_type: str) -> str | None:
-    # Not httpx2's parser: it uses the standard library's, which is quadratic and raises other errors.
+    # httpx2's parser is not used: it calls the standard library's, which is quadratic and raises other errors.
     found = _CHARSET.search(content_type, 0, _TYPE_READ)
     return found[1].lower() if found else None
 

@@ -10,8 +10,8 @@ import psutil
 
 from torana.web.addresses import Address
 
-#: The shortest prefix of a directly connected network, by IP version. A shorter one, such as a tunnel for all
-#: traffic, would refuse the whole internet. The address of such an interface is refused anyway.
+#: The shortest prefix of a directly connected network, by IP version. A shorter prefix, such as that of a
+#: tunnel for all traffic, would refuse the whole internet. The interface's own address is always refused.
 _SHORTEST_PREFIX = {4: 8, 6: 32}
 
 

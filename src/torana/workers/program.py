@@ -39,7 +39,7 @@ def main(memory: int) -> None:
     replies = os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "wb") as null:  # noqa: PTH123 - as above
         os.dup2(null.fileno(), 1)
-    # For a gateway that is not installed. Last, so that it shadows no other module.
+    # The path of a gateway that is not installed. It comes last, so that it shadows no other module.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))  # noqa: PTH120
     for line in _requests():
         replies.write(_reply(line) + b"\n")

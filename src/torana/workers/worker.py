@@ -130,8 +130,8 @@ class Worker:
     async def _loss(self) -> WorkerError:
         """Return the reason for a missing reply.
 
-        The process is probably ending by itself. Killing it now can lose its exit status, because
-        ``Popen.kill`` collects the status that asyncio's watcher waits for.
+        The process is probably ending by itself. It is not killed here: ``Popen.kill`` may collect the exit
+        status that asyncio's watcher waits for.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_ENDING):

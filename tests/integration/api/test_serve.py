@@ -270,7 +270,7 @@ def test_replica_whose_work_was_taken_over_answers_and_ends(
     assert answer.json()["instance"] == f"v1/turns/{turn}"
     code, _, errors = process.ended()
     assert code == 1
-    assert "another replica has taken over the work of this one" in errors
+    assert "another replica has taken over the work of this replica" in errors
     assert "Traceback" not in errors
     assert "graceful shutdown exceeded" not in errors
 

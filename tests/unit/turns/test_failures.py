@@ -135,11 +135,11 @@ async def test_callers_of_queued_turns_get_an_error_when_an_end_is_not_stored(
             await one
     assert [events[-1].type for events in await asyncio.gather(*watchers)] == ["turn.failed"] * 3
     assert list(turns.live) == []
-    with pytest.raises(StoreUnavailable, match="it tries again automatically"):
+    with pytest.raises(StoreUnavailable, match="the gateway tries again automatically"):
         await turns.reader.wait_for_end(accepted[0])
-    with pytest.raises(QueueFull, match="it tries again automatically"):
+    with pytest.raises(QueueFull, match="the gateway tries again automatically"):
         await turns.accept(message())
-    with pytest.raises(QueueFull, match="it tries again automatically"):
+    with pytest.raises(QueueFull, match="the gateway tries again automatically"):
         await turns.retry(broken.owner, broken.id)
     assert (await turns.accept(message(channel="elsewhere"))).state == "running"
     await turns.stop(grace=0)

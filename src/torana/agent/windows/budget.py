@@ -45,8 +45,8 @@ _FACTORS = 100
 #: provider's own frame.
 _TELLING_TOKENS = 200
 
-#: Maximum number of questions to the server about an unknown window, each before a request: Ollama knows the
-#: window only after it has loaded the model.
+#: Maximum number of queries for an unknown window, one before each request: an Ollama server knows the window
+#: only after it has loaded the model.
 _QUESTIONS = 2
 
 #: The part of the window that a retried request may fill, if the provider does not state the window.
@@ -95,7 +95,7 @@ class ContextBudget:
         return None if room is None else room // 4
 
     async def prepare(self) -> None:
-        """Find the window before the first request, and once more if the server did not state it."""
+        """Find the window before the first request, and before the next ones until the server states it."""
         if self._find is None or self._questions >= _QUESTIONS:
             return
         async with self._asking:
@@ -118,7 +118,7 @@ class ContextBudget:
         return fitted
 
     def settings(self, settings: ModelSettings | None, parts: Parts) -> ModelSettings | None:
-        """Return the settings with a limit of the answer that the window has room for."""
+        """Return the settings with a limit on the answer that leaves it inside the window."""
         limit = (settings or {}).get("max_tokens")
         window = self.window
         if settings is None or limit is None or window is None:
@@ -177,8 +177,8 @@ class ContextBudget:
 def fit_requests(model: Model, *, window: int, answer: int) -> list[ContextBudget]:
     """Make a model, or each model of a list, send only requests that fit into its context window.
 
-    A request that the provider refuses as too long is made smaller and sent once more. The parts of a request
-    are noted in the usage of its response. Returns the budgets. The builtin model has no window.
+    A request that the provider refuses as too long is made smaller and sent once more. The sizes of the parts
+    of a request are noted in the usage of its response. Returns the budgets. The builtin model has no window.
     """
     members = model.models if isinstance(model, FallbackModel) else [model]
     budgets: list[ContextBudget] = []
@@ -239,7 +239,7 @@ def _fit_requests(model: Model, budget: ContextBudget) -> None:
             vars(stream)["_get_event_iterator"] = lambda: _followed(stream, events(), budget, fitted.parts)
             yield stream
 
-    # Set on this object: its class is not changed.
+    # Set on the object, so that the class stays unchanged.
     vars(model).update(request=request_fitted, request_stream=stream_fitted)
 
 
@@ -258,7 +258,7 @@ def _smaller(
 ) -> FittedRequest:
     """Return a smaller request than the refused one, without its files.
 
-    Raises the error if its size was not the reason.
+    Raises the error again if the size of the request was not the reason.
     """
     overflow = overflow_of(error)
     if overflow is None:

@@ -1,9 +1,8 @@
 """Fit a model request into a number of tokens, always in the same order.
 
-The order is: results of tools in earlier turns are shortened, the oldest turns are left out, older results of
-the current turn are shortened and its oldest calls are left out, and at last the newest calls and results and
-the message itself are shortened. Instructions and tool definitions have a bounded share, so that messages have
-room.
+The order is: shorten results of tools in earlier turns, leave out the oldest turns, shorten older results of
+the current turn, leave out its oldest calls, and shorten the newest calls and results and the message itself.
+Instructions and tool definitions have a bounded share, so that messages have room.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ _INSTRUCTIONS_SHARE, _FIXED_SHARE = 0.5, 0.75
 _RESULT_CHARS = 300
 _LEAST_CHARS = 40
 
-#: The arguments of a call are an object. If they are shortened, the object has only this argument, with their
-#: text.
+#: The only key of a call's shortened arguments. Its value is their shortened text.
 _SHORTENED_ARGUMENTS = "arguments"
 
 #: The text in place of a file.

@@ -38,7 +38,7 @@ class Authentication:
     token have the principal ``local``. Only responses to invalid tokens are delayed, by at most a second; a
     valid token is never delayed by failures from the same address. During the delay the connection gives way to
     new ones. A browser that visits ``/`` gets the page that ``unauthorized_page`` makes. The credential of a
-    sign-in is a one-time code, which only ``sign_in`` checks; a gateway without a token needs no sign-in.
+    sign-in is a one-time code, for which ``sign_in`` is called. A gateway without a token needs no sign-in.
 
     All tokens of a user have at most ``at_once`` open requests together, event streams included, so that one
     user cannot take all connections. Tokens with the scopes ``admin`` or ``impersonate`` have no such limit.
@@ -127,7 +127,7 @@ class Authentication:
         if len(self._failures) > _ADDRESSES:
             self._failures.popitem(last=False)
         if failures > 3:  # the first failures are not delayed
-            request.state.is_slowed_down = True  # for http11.Protocol
+            request.state.is_slowed_down = True  # http11.Protocol reads it
             await self._sleep(min(_LONGEST_DELAY, 0.05 * 2 ** (failures - 4)))
 
 
@@ -156,6 +156,6 @@ def _is_visit(request: Request) -> bool:
 def _credential(authorization: str) -> bytes:
     """Return the token of an ``Authorization`` header; empty for another scheme (RFC 6750)."""
     scheme, _, credential = authorization.partition(" ")
-    # Header values are decoded as Latin-1, so this restores the bytes that were sent. Only spaces are stripped,
-    # because a byte of a character may look like another blank.
+    # Header values are decoded as Latin-1, and this restores the bytes that were sent. Only spaces are
+    # stripped, because other blanks may be single bytes of a longer character.
     return credential.strip(" ").encode("latin-1") if scheme.lower() == "bearer" else b""

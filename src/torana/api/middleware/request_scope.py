@@ -36,7 +36,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class ResponseAborted(Exception):
-    """A response that has begun cannot be completed. Its connection is closed; this is no bug."""
+    """A response that has begun cannot be completed, so its connection is closed. This is not a bug."""
 
 
 class RequestScope:
@@ -56,7 +56,7 @@ class RequestScope:
             _describe(span, request, status)
 
     def _trace(self, scope: Scope) -> AbstractContextManager[SpanDetails]:
-        """Record the request, below the span that its headers name; do not record checks of the gateway."""
+        """Record a span below the span that the request's headers name; none for health checks and scrapes."""
         if scope["path"].removeprefix("/api") in _UNTRACED:
             return nullcontext(SpanDetails(""))
         place = SpanPlace(kind="server", headers=Headers(scope=scope))

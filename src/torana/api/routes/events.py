@@ -1,4 +1,4 @@
-"""The stream of what happens in the gateway."""
+"""The stream of all events of the gateway."""
 
 from __future__ import annotations
 

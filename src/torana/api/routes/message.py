@@ -55,7 +55,7 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
 
 
 def _check_rates(request: Request, services: Services) -> None:
-    """Raise ``RateLimited`` before the body is read, unless it may be a repetition, which needs no rate."""
+    """Raise ``RateLimited`` before the body is read, unless the request may repeat a message."""
     if "idempotency-key" not in request.headers:
         principal: Principal = request.state.principal
         services.rates.check(principal.user, principal.token)
@@ -83,7 +83,7 @@ async def _inbound_with_files(request: Request, services: Services) -> Inbound:
 
 
 async def _count_refused_body(request: Request, services: Services) -> None:
-    """Count a body as a message if it may be larger than one without files: reading it took long."""
+    """Count a refused body as a message if it may be larger than one without files: it takes long to read."""
     if "content-length" in request.headers and not is_too_large(request.headers):
         return
     principal: Principal = request.state.principal
@@ -125,15 +125,15 @@ async def _plain(
     preferences: Preferences,
     response_headers: Mapping[str, str],
 ) -> Response:
-    """Wait for the end of a turn, and return its answer. Raises ``WaitExpired`` after the waiting time.
+    """Wait for the end of a turn, and return its reply. Raises ``WaitExpired`` after the waiting time.
 
-    Without a preference for a waiting time, the question of a turn that waits for an approval is an answer too.
+    If the request has no ``wait``, the question of a turn that waits for an approval is returned too.
     """
     if preferences.respond_async and preferences.wait is None:
         return await _accepted_response(request, turn, {**response_headers, **preferences.applied_header})
     seconds = services.wait if preferences.wait is None else min(preferences.wait, services.wait)
     if preferences.wait is None and turn.has_ended:
-        # The response to a yes or a no is the answer of the turn that asked.
+        # The response to a yes or a no is the reply of the turn that asked.
         turn = await services.turns.open_approvals.asking_turn(turn)
     try:
         ended = turn if turn.has_ended else await _wait_for_end(request, services, turn, seconds, preferences)
@@ -161,7 +161,7 @@ async def _plain(
 async def _wait_for_end(
     request: Request, services: Services, turn: Turn, seconds: float, preferences: Preferences
 ) -> Turn | WaitingTurn:
-    """Return the ended turn, or its question without a preference for a waiting time.
+    """Return the ended turn, or its approval question if the request has no ``wait``.
 
     If the client disconnects, cancel the turn with ``cancel-on-disconnect``; otherwise wait for its end only.
 

@@ -105,7 +105,7 @@ def _console() -> _Console:
     )
     headers = {
         "Content-Security-Policy": page.policy,
-        # A page that opens this one cannot navigate it.
+        # Another page that opens the console gets no access to its window.
         "Cross-Origin-Opener-Policy": "same-origin",
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",

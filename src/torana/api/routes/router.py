@@ -12,7 +12,7 @@ from torana.api.responses import NoStoreResponse
 
 
 class NamedRoute(APIRoute):
-    """Keeps in the state of a request the template of its path, and what is held until its response is sent."""
+    """Stores in a request's state the template of its path, and resources to hold until it is answered."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request of the route's path; the state outlives copies of the scope."""

@@ -14,7 +14,7 @@ from torana.tools import Permission
 
 
 def _read_arguments(value: object) -> dict[str, Any]:
-    """Return arguments as plain JSON: without infinity, and without integers that Python does not read."""
+    """Return arguments as plain JSON: without infinity, and without integers too long for Python to read."""
     try:
         plain: object = json.loads(json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, RecursionError) as error:

@@ -18,7 +18,7 @@ from torana.store.rows.tokens import Token, TokenStatus
 
 _LONGEST_LIFE = int(LONGEST_LIFE.total_seconds())
 _LONGEST_OVERLAP = int(LONGEST_OVERLAP.total_seconds())
-#: Larger numbers count as this one, which is above every limit.
+#: Larger numbers are reduced to this one, which is above every limit.
 _LARGEST = 10**12
 
 

@@ -88,7 +88,7 @@ def backup(
 
 
 def _delete_old(to: Path, keep: int, now: datetime, *, database: BackupTarget) -> Sequence[Path]:
-    """Delete and return old backups, unless the database is damaged: they may be undamaged."""
+    """Delete and return old backups, unless the database is damaged: the old backups may be intact."""
     try:
         database.check()
     except OperatorError as error:
@@ -110,6 +110,6 @@ def _file(target: Path, now: datetime) -> Path:
 
 
 def _directory(to: Path) -> Path:
-    # Without parents: if a disk is not mounted, its backups must not fill the disk of the mount point's parent.
+    # Parents are not created: if a disk is not mounted, its backups must not fill another disk.
     to.mkdir(mode=0o700, exist_ok=True)
     return to

@@ -64,7 +64,7 @@ _STALE = {"InvalidAuthentication", "accesstoken.expired"}
 _LIMITS = re.compile(r"Q[pP][sSmM]Limit|qps\.exceed\.limit|request\.overlimit|oaplus\.query\.limit|Throttling")
 _FORBIDDEN = re.compile(r"AccessTokenPermissionDenied|apiPermissionDenied", re.IGNORECASE)
 _BUSY = {"system.error", "systemError", "systemBusy", "unknownError", "ServiceUnavailable"}
-#: The same for the older API, to which each message's own reply URL belongs.
+#: The same for the older API, which serves the reply URLs of messages.
 _OLD_LIMITS = {90001, 90002, 90018, 130101, 410100, 660026}
 _OLD_BUSY = -1
 #: Seconds for which DingTalk blocks an IP address after too many calls; its response names no unit.
@@ -284,7 +284,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             raw = await next_frame(socket)
             if raw is not None:
                 frame = as_object(read_json(raw))
-                if not frame:  # its message is lost, unless DingTalk repeats it on another connection
+                if not frame:  # the frame's message is lost, unless DingTalk repeats it on another connection
                     raise ConnectionError("DingTalk sent an unreadable frame")
                 if text_at(as_object(frame.get("headers")), "topic") == SystemMessage.TOPIC_DISCONNECT:
                     return

@@ -200,7 +200,7 @@ class Telegram(Connector[TelegramSettings]):
         offset: int | None = None
         while True:
             sink.alive()
-            async with concurrently(sink) as hear:  # the next poll confirms all of them
+            async with concurrently(sink) as hear:  # the next poll confirms all updates
                 for update in sorted(updates, key=lambda update: update.update_id):
                     if heard := parse_alone(self._parse_update, update, me):
                         await hear(heard)
@@ -290,7 +290,7 @@ class Telegram(Connector[TelegramSettings]):
         return await self._show(part, chat, text, mode)
 
     async def _show(self, part: Part, chat: int, text: str, mode: str | None) -> str:
-        # For a preview, Telegram requests the link's URL, into which a manipulated model could put data.
+        # For a link preview, Telegram requests the URL. A manipulated model could put private data into it.
         preview = LinkPreviewOptions(is_disabled=True)
         if part.edits:
             await self._bot.edit_message_text(

@@ -75,7 +75,8 @@ class Whatsapp(HookedConnector[WhatsappSettings]):
     Settings = WhatsappSettings
     global_ids = True
     refusal = "Meta refuses the access token: create a new one in the Business settings"
-    # A message on a connection that is being closed may or may not arrive: each call gets a new connection.
+    # Each call gets a new connection: on a reused connection that Meta is closing, the outcome of a call would
+    # be unknown.
     limits = httpx2.Limits(max_keepalive_connections=0)
     abilities = Capabilities(
         length=4096,

@@ -25,8 +25,8 @@ from torana.store.rows import deliveries
 #: Seconds between two sweeps.
 _SWEEP = 3600.0
 
-#: The number of threads that render replies for all accounts. Costly texts wait for each other and leave the
-#: default threads to other work.
+#: The number of threads that render replies for all accounts. Slow renderings wait for each other, and do not
+#: occupy the default threads.
 _RENDERING = 2
 
 _log = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ class _RunningAccount:
             open_=open_,
             pause=pause,
         )
-        # In a new context: it outlives the request that may have started it.
+        # The task gets a new context, because it outlives the request that may have started it.
         name = f"supervisor {account.name}"
         self._task = asyncio.create_task(self.supervisor.run(), name=name, context=Context())
         self._task.add_done_callback(self._log_end)

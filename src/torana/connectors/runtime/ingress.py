@@ -31,7 +31,8 @@ from torana.turns import Turns
 #: The period in which a session's turns are counted, to detect two programs that answer each other.
 _LOOP = timedelta(minutes=10)
 
-#: Maximum assumed difference between the platform's clock and ours; a larger one means a late delivery.
+#: Maximum assumed difference between the platform's clock and the gateway's; a larger difference means a late
+#: delivery.
 _SKEW = timedelta(seconds=10)
 
 #: Seconds between attempts to store a message; the platform waits meanwhile.
@@ -123,7 +124,7 @@ class Ingress:
                 await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
     def _said_at(self, heard: IncomingMessage) -> datetime:
-        """Return a message's time by our clock; the shortest delay so far corrects the platform's clock."""
+        """Return a message's time by this machine's clock, corrected by the shortest delay so far."""
         now = self._clock()
         if heard.said_at is None or heard.said_at > now:
             return now

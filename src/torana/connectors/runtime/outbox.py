@@ -35,7 +35,7 @@ _ABREAST = 8
 #: Timeout, in seconds, for one call of the platform.
 _CALL = 60.0
 
-#: The longest time between two checks, and that with other replicas, whose deliveries cause no event here.
+#: The longest time between two checks, and the same with other replicas, whose deliveries cause no event here.
 _LOOK, _LOOK_SHARED = 60.0, 2.0
 
 #: Seconds before the second attempt to send a part.
@@ -116,7 +116,7 @@ class Outbox:
             self._look_in = 1.0
             return []
         waiting = [head for head in heads if head.line not in self._busy]
-        # A due time after the expiry of any reply was set by a clock that was ahead.
+        # A due time that is later than the expiry of every reply was set by a clock that was ahead.
         later = [head for head in waiting if now < head.due_at <= now + FRESH]
         self._look_in = min(
             [
@@ -176,7 +176,7 @@ class Outbox:
             await self._record_sent(delivery, shown_as)
 
     def _trace(self, delivery: Delivery) -> AbstractContextManager[SpanDetails]:
-        """Record an attempt below the turn that it delivers."""
+        """Record a span for an attempt, as a child of the span of its turn."""
         attributes = {"torana.account": self._account, "torana.delivery.attempt": delivery.tries}
         place = SpanPlace(kind="client", of_turn=delivery.turn_id)
         return self._measurements.tracer.span("delivery", place, **attributes)
@@ -210,7 +210,7 @@ class Outbox:
         await self._end(delivery, "refused", reason)
 
     async def _later(self, delivery: Delivery, reason: str, seconds: float | None) -> None:
-        """Wait as long as the platform requests; the whole account waits, as the limit's scope is unknown."""
+        """Wait as long as the platform requests; the whole account waits: the limit may apply to all chats."""
         if seconds is not None:
             self._free_at = max(self._free_at, asyncio.get_running_loop().time() + seconds)
         wait = seconds or backoff(

@@ -68,8 +68,10 @@ class ProgressReporter:
         task.add_done_callback(lambda _: self._leave(turn.id))
 
     async def wait_until_hidden(self, delivery: Delivery) -> None:
-        """Wait until no preview can overwrite the delivery: until the turn's end for its first part, and until
-        the current preview call has ended for the message after a question.
+        """Wait until no preview can overwrite the delivery.
+
+        For the first part, wait until the progress of the turn is no longer shown. For the message after a
+        question, wait only until the current preview call has ended.
         """
         turn_id = delivery.turn_id
         if turn_id not in self._tasks:
@@ -78,7 +80,7 @@ class ProgressReporter:
             await asyncio.wait([self._tasks[turn_id]])
         else:
             async with self._showing[turn_id]:
-                pass  # later previews see that the message is a question
+                pass  # later previews find that the message is a question
 
     def _leave(self, turn_id: str) -> None:
         self._tasks.pop(turn_id, None)
@@ -147,7 +149,7 @@ class ProgressReporter:
     async def _send_preview(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> None:
         loop = asyncio.get_running_loop()
         rendered = await loop.run_in_executor(self._rendering, _preview, text, connector.abilities)
-        # Not the reply's key: a platform that has seen the key would drop the reply.
+        # The key differs from the reply's: a platform that has seen the reply's key would drop the reply.
         key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
         part = Part(key=key, place=place, text=rendered, edits=row.shown_as)
         async with asyncio.timeout(_CALL):

@@ -106,7 +106,7 @@ class AccountLease:
                 async with asyncio.timeout(self._seconds_until(until)):
                     until = await self._take(name)
             except (StoreUnavailable, TimeoutError):
-                if self._clock() >= until:  # before its end, no other holder can take it
+                if self._clock() >= until:  # no other holder can take the lease before its end
                     raise RetryLater("the lease expired and could not be renewed") from None
 
     def _seconds_until(self, until: datetime) -> float:

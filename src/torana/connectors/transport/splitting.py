@@ -102,7 +102,7 @@ def _guess(fits: tuple[int, int], too_much: tuple[int, int], length: int, *, hal
     elif too_much[1]:
         share = (length - fits[1]) / (too_much[1] - fits[1])
         guess = fits[0] + int(share * (too_much[0] - fits[0]))
-    else:  # nothing was too much yet
+    else:  # no number was too large yet
         guess = fits[0] * length // max(fits[1], 1)
     return min(max(guess, fits[0] + 1), too_much[0] - 1)
 

@@ -3,7 +3,7 @@
 It chooses among the loaded skills and calls their tools through the same loop as a language model. If no rule
 matches, it says that it follows fixed rules::
 
-    cards.py     the facts about a skill
+    cards.py     the properties of a skill
     message.py   the question of a message, and the text pasted with it
     readers/     one rule per tool: message -> arguments, or None
     triggers.py  phrases that run a skill's script

@@ -1,4 +1,4 @@
-"""The facts about a skill that the builtin model uses."""
+"""The properties of a skill that the builtin model uses."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Chooser:
         return None if arguments is None else ExplicitCall(SCRIPTS, arguments)
 
     def _explain_blocked_trigger(self, message: BuiltinMessage) -> Unclear | None:
-        """Return the refusal of a blocked trigger; checked after the rules, so that it hides no tool."""
+        """Return the refusal of a blocked trigger; it is checked after the rules, so that it hides no tool."""
         arguments = read_trigger(message, list(self._cards.values()))
         if arguments is None:
             return None

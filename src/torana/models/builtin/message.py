@@ -24,7 +24,7 @@ _JSON = re.compile(
     r"([^\n]{2,200}?(?:\b(?:in|of|from|this|json|object|array|data)|[:?\n]))\s*([\[{].*[\]}])[\s?!.]*",
     re.DOTALL | re.IGNORECASE,
 )
-#: The end of ``_JSON``, checked first: otherwise each possible beginning would be tried against the whole
+#: The end of ``_JSON`` is checked first: otherwise each possible beginning would be matched with the whole
 #: text.
 _JSON_END = re.compile(r"[\]}][\s?!.]*\Z")
 _COLON = re.compile(r"([^:\n]{3,200}):\s+(\S.*)")

@@ -59,7 +59,7 @@ class BuiltinModel(Model):
 
     def __init__(self, *, cards: Callable[[], Sequence[Card]]) -> None:
         """``cards`` returns the currently loaded skills; it is called for every answer."""
-        # ``Model.__init__`` would load 5 MB of facts about other models.
+        # ``Model.__init__`` would load 5 MB of data about other models.
         self._settings = None
         self._profile = ModelProfile(context_window=None)
         self._cards = cards

@@ -25,7 +25,7 @@ _RULE_WORDS = (
     "today", "tomorrow", "tonight", "tuesday", "until", "uppercase", "wednesday", "weekday", "weeks", "what",
     "when", "where", "which", "words", "years", "yesterday",
 )
-#: Frequent words near to those: they are no mistakes.
+#: Frequent words that resemble the words of the rules. They are not corrected.
 _OTHER_WORDS = (
     "about", "also", "back", "been", "call", "called", "come", "could", "does", "file", "files", "find",
     "from", "give", "good", "have", "here", "into", "item", "items", "just", "kids", "know", "like", "live",

@@ -99,7 +99,7 @@ def _write_content(content: UserContent) -> Message:
 
 
 class _Answer:
-    """One of the model's answers, and its thoughts where they belong."""
+    """One of the model's answers, with its thoughts in the field that the server expects."""
 
     def __init__(self, model: Model[Any], profile: OpenAIModelProfile, response: ModelResponse) -> None:
         self._model = model

@@ -193,7 +193,7 @@ class ChatStream(StreamedResponse):
                 self._complete(event)
             yield event
         if not begun and text.isspace() and self._after_thought:
-            # Dropped at the start of a text; it separates this one from the text before the thought.
+            # Dropped at the start of a text: it only separates the text from the one before the thought.
             self._held_space += text
 
     def _complete(self, event: PartStartEvent) -> None:

@@ -13,8 +13,8 @@ They are declared in the block ``torana`` of the front matter's ``metadata``::
         triggers:
           - "forecast for {place}"
 
-Only the operator grants a need. A declaration that is not understood makes the skill invalid: it must not be
-ignored.
+Only the operator grants a need. A skill with a declaration that is not understood is invalid, because an
+ignored declaration could hide a need.
 """
 
 from __future__ import annotations

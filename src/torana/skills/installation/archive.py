@@ -231,7 +231,7 @@ def _zip_entry(info: zipfile.ZipInfo) -> _Entry:
 def _unpack_tar(archive: bytes, writer: _Writer) -> None:
     with gzip.GzipFile(fileobj=io.BytesIO(archive)) as unzipped:
         stream = _TarStream(unzipped)
-        # With "r|" the library reads ahead of the headers.
+        # In the mode "r|" the library would read beyond the headers.
         with tarfile.open(fileobj=stream, mode="r:", errorlevel=2) as opened:
             for member in opened:
                 writer.count()
@@ -318,7 +318,7 @@ class _TarStream(io.RawIOBase):
         except tarfile.HeaderError:  # text about an entry, the end, or damaged
             return
         self._headers += 1
-        # An entry has at most two; one is global.
+        # An entry has at most two such headers; one of them is global.
         if self._headers > 2 * ENTRY_LIMIT + 1:
             raise SkillInvalid(_TOO_MANY)
         if header.type in _ABOUT_ENTRIES and not 0 <= header.size <= HEADER_LIMIT:

@@ -1,4 +1,4 @@
-"""The operator's decisions about skills in the database, and what follows from them in this process."""
+"""Store the operator's decisions about skills in the database, and apply them in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoredDecisions:
     """Stores decisions one at a time, and applies those of all replicas to the loaded skills and the folders.
 
     The database is authoritative: a folder that no row names is ignored and deleted, even after a crash, and a
-    missing one is unpacked from its archive in the database.
+    missing folder is unpacked from its archive in the database.
     """
 
     def __init__(self, *, database: Database, skills: Skills, installed: InstalledSkills) -> None:
@@ -36,7 +36,7 @@ class StoredDecisions:
         self._following: asyncio.Task[None] | None = None
 
     async def start(self, changed_elsewhere: asyncio.Event | None) -> None:
-        """Apply the decisions, and delete what a crash left of an installation.
+        """Apply the decisions, and delete the remains of interrupted installations.
 
         ``changed_elsewhere`` is set when another replica may have changed decisions.
         """
@@ -52,9 +52,9 @@ class StoredDecisions:
 
     @asynccontextmanager
     async def changing(self) -> AsyncGenerator[None]:
-        """Run changes one at a time from the stored decisions, and apply these afterwards, even after an error.
+        """Run one change at a time in the block, and apply the decisions at its end, even after an error.
 
-        A cancellation waits for that.
+        The change begins with the stored decisions. A cancellation waits until the decisions are applied.
         """
         async with self._one_at_a_time:
             await self._load()

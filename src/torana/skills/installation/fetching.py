@@ -23,7 +23,7 @@ class Fetcher:
     """Fetches sources.
 
     Without ``local``, as in the gateway, it accepts only https addresses that the guard allows: a client that
-    may install skills must not read the server's files or network, nor use its keys.
+    may install skills must not reach the gateway's files and network, or use the gateway's keys.
     """
 
     guard: Guard

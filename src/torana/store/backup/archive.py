@@ -121,9 +121,9 @@ def restore_backup(
 
     The caller holds the data directory's lock. The whole backup is checked first: it contains only files that
     Torana writes, within limits (``max_size`` bytes in total, if given), and a database with exactly Torana's
-    schema. What exists is kept as ``<name>.replaced-<time>``. ``progress`` counts bytes, and then rows. On
-    every error nothing is changed: ``BackupInvalid``, ``DatabaseTooNew`` and, if something cannot be written,
-    ``OperatorError``.
+    schema. Existing files are kept as ``<name>.replaced-<time>``. ``progress`` counts bytes, and then rows.
+    After an error nothing is changed. Raises ``BackupInvalid``, ``DatabaseTooNew`` and, if something cannot be
+    written, ``OperatorError``.
     """
     try:
         earlier = list(data_dir.glob(f"{RESTORE_PREFIX}*"))
@@ -153,12 +153,12 @@ def _suffix(data_dir: Path, at: datetime) -> str:
 def _put_in_place(
     scratch: Path, data_dir: Path, skills_dir: Path, suffix: str, replacement: Replacement
 ) -> bool:
-    """Replace the files, and then the database; return whether there were any.
+    """Replace the files, and then the database; return whether there were earlier ones.
 
     If a step fails, the earlier steps are undone.
     """
     places = [(scratch / SKILLS, skills_dir)] if (scratch / SKILLS).exists() else []
-    # Also if the backup has none: the existing files belong to the old database's rows and users.
+    # These folders are replaced even if the backup has none: their files belong to rows of the old database.
     places += [(scratch / folder, data_dir / folder) for folder in (INSTALLED, WORKSPACES_NAME)]
     # Pins of other servers stay: without them the gateway would accept any tools they offer next.
     places += [(pins, data_dir / MCP_NAME / pins.name) for pins in _pins(scratch)]
@@ -203,7 +203,7 @@ def _incomplete(source: Path, error: Exception) -> BackupInvalid:
     return BackupInvalid(f"{source} is not a complete backup of Torana ({error}); choose another")
 
 
-#: Errors of reading a file that is not a zip file, is damaged or encrypted, or is another program's.
+#: Errors of reading a file that is damaged, encrypted, not a zip file, or not a backup of Torana.
 _BROKEN = (EOFError, RuntimeError, LookupError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 

@@ -1,7 +1,8 @@
 """Delete all data of a user in one transaction.
 
-A user's turns are those of the user's tokens (the user owns them) and those that others sent for the user (the
-gateway owns them). A session of the gateway is deleted with its last turn; the turns of other users in it stay.
+A user's turns are the turns of the user's tokens, which the user owns, and the turns that other tokens sent for
+the user, which the gateway owns. A session of the gateway is deleted with its last turn; the turns of other
+users in it stay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Backups of a PostgreSQL database: its rows in a SQLite file, and the rows of such a file in its place."""
+"""Back up the rows of a PostgreSQL database into a SQLite file, and restore them from such a file."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def _open_writer(url: PostgresUrl, cluster: str | None) -> Generator[tuple[Write
 
 def _copy_locked(connection: Connection, url: PostgresUrl, file: Path, progress: Progress) -> None:
     with _errors_of(url):
-        # The first statement: the next one fixes the moment, after which a restore must not empty the tables.
+        # The locks come first: the next statement fixes the moment of the copy, and no restore may empty the
+        # tables after it.
         lock_tables(connection)
     _write_file(connection, file, progress)
 
@@ -129,7 +130,8 @@ def _copy_locked(connection: Connection, url: PostgresUrl, file: Path, progress:
 def _write_file(source: Connection, file: Path, progress: Progress) -> None:
     """Write all rows into a new SQLite file. Raises ``sqlite3.Error`` if it cannot be written."""
     file.touch(mode=0o600, exist_ok=False)
-    # One transaction with a journal, which is small as long as the pages are new; a log would hold all rows.
+    # One transaction with a rollback journal, which stays small while pages are new. A write-ahead log would
+    # contain all rows.
     engine = _sqlite_engine(file)
     try:
         with engine.connect() as target:

@@ -22,7 +22,7 @@ def backup_name(at: datetime) -> str:
 
 
 def delete_old_backups(directory: Path, *, keep: int, now: datetime) -> list[Path]:
-    """Delete all backups but the newest ``keep``, and what killed backups left behind.
+    """Delete all backups but the newest ``keep``, and the remains of interrupted backups.
 
     Return the deleted backups, the oldest first. Files with other names stay. Raises ``OSError``.
     """

@@ -28,7 +28,7 @@ class TableDigest:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it. PostgreSQL stores texts without NUL."""
+    """Return a value for JSON. Texts lose the character NUL, as they do in PostgreSQL."""
     if isinstance(value, str):
         return value.replace("\0", "")
     if isinstance(value, bytes):

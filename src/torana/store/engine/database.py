@@ -119,7 +119,7 @@ class Database(ABC):
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        #: Set when another process has taken over the work of this one: nothing is written any more.
+        #: Set when another process has taken over the work of this process: nothing is written any more.
         self.lost = asyncio.Event()
         self._jobs: queue.SimpleQueue[QueuedJob[Any] | None] = queue.SimpleQueue()
         self._failed_at: float | None = None
@@ -190,7 +190,7 @@ class Database(ABC):
         fails.
         """
         for unkept in tuple(self._unkept):
-            if unkept in self._unkept:  # it may have been written during the wait for another one
+            if unkept in self._unkept:  # it may have succeeded during the wait for another write
                 await unkept.next_attempt()
 
     @abstractmethod
@@ -260,7 +260,7 @@ class Database(ABC):
         return self._jobs.get()
 
     def _settle(self, batch: Sequence[QueuedJob[Any]], outcomes: Sequence[Any]) -> None:
-        """Pass the outcomes of a transaction to its callers, after the work behind the last one."""
+        """Execute the last job's work ``behind`` the transaction, then pass the outcomes to the callers."""
         *others, last = outcomes
         if batch[-1].behind is not None and not isinstance(last, Exception):
             last = self._finish(batch[-1].behind)
@@ -339,7 +339,7 @@ def do_nothing(_connection: Connection) -> None:
 def _take(
     jobs: queue.SimpleQueue[QueuedJob[Any] | None], first: QueuedJob[Any]
 ) -> tuple[list[QueuedJob[Any]], bool]:
-    """Return the first job with those queued behind it, and whether to close the database after them."""
+    """Return the first job with the jobs queued behind it, and whether to close the database after them."""
     batch = [first]
     while len(batch) < _BATCH and batch[-1].behind is None:
         try:

@@ -9,8 +9,8 @@ from torana.store.engine.tokenizer import words
 #: Maximum number of different words in a query; the rest are ignored.
 QUERY_LIMIT = 64
 
-#: Maximum number of them that match as prefixes. Each reads all words of all owners that begin with it: 64 of
-#: them took half a second of the database's thread in 2,000 messages.
+#: Maximum number of words that match as prefixes. For each prefix, the database reads all words of all owners
+#: that begin with it: 64 prefixes took half a second of the database's thread in 2,000 messages.
 _PREFIX_LIMIT = 2
 
 #: The texts are already split into words, so only separators end a word.

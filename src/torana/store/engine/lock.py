@@ -11,7 +11,7 @@ from torana.errors import DataDirBusy, DataDirUnusable
 
 LOCK_NAME = "torana.lock"
 
-#: ``read_address`` holds the lock briefly, which must not keep a gateway from starting.
+#: Attempts to take the lock: ``read_address`` holds it briefly, and this must not keep a gateway from starting.
 _TRIES = 5
 
 
@@ -110,6 +110,6 @@ def read_address(data_dir: Path) -> str | None:
     except BlockingIOError:
         return os.pread(file, 1024, 0).decode(errors="replace") or None
     else:
-        return None  # the text is left from an ended process
+        return None  # an ended process has left the text
     finally:
         os.close(file)

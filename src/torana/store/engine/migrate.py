@@ -89,7 +89,7 @@ def schema_differences(connection: Connection, path: Path) -> list[str]:
     """
     found = read_schema(connection)
     version = found.get(_VERSION_KEY)
-    # Checked before it is read: a table of that name may be virtual or compute its values.
+    # The table is checked before it is read: it may be virtual, or compute its values.
     if version is not None and not any(
         same(version, ("alembic_version", sql)) for sql in (_VERSION_TABLE, _VERSION_TABLE_OF_ALEMBIC)
     ):
@@ -189,7 +189,7 @@ def is_additive(current: str, migrations: Path) -> bool:
 
 
 def run_migrations(connection: Connection, target: str, migrations: Path | None = None) -> None:
-    """Migrate the connection's database to a revision, or to ``head``, by default with those of SQLite."""
+    """Migrate the connection's database to a revision or to ``head``, by default with SQLite's migrations."""
     # Imported here because it is slow and rarely needed.
     from alembic import command
     from alembic.config import Config

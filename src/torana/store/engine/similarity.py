@@ -9,7 +9,7 @@ _ALIKE = 0.85
 
 
 def most_alike(text: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that shares most characters with the text, in the same order; None below 85 percent."""
+    """Return the choice that shares most characters, in order, with the text; None below 85 percent."""
     places = _places(text)
 
     def share(choice: str) -> float:
@@ -29,7 +29,7 @@ def nearest(word: str, choices: Collection[str], *, mistakes: int) -> str | None
     A change adds, removes or replaces a character, or swaps two neighbours.
     """
     places = _places(word)
-    # A change adds at most two to the characters that are not common.
+    # Each change leaves at most two more characters that are not common.
     near = [
         choice
         for choice in choices

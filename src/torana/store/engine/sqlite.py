@@ -84,7 +84,7 @@ def _savepoint(connection: Connection) -> Generator[None]:
     try:
         yield
     except BaseException as error:
-        # A full disk ends the whole transaction: its error is the one to report.
+        # A full disk ends the whole transaction, and that error is reported.
         if driver.in_transaction or not isinstance(error, DBAPIError):
             _execute(driver, "ROLLBACK TO job")
             _execute(driver, "RELEASE job")

@@ -25,11 +25,11 @@ from torana.store.engine.tables import (
     steps,
 )
 
-#: Rows in memory at once, and fewer of tables whose rows may have megabytes.
+#: Maximum number of rows in memory, and a smaller number for tables whose rows may have megabytes.
 _PAGE = 100
 _LARGE: Mapping[str, int] = {attachments.name: 1, history.name: 10, steps.name: 10, calls.name: 10}
 
-#: SQLite's own table of the last number of each table whose numbers are not used again.
+#: SQLite's own table with the last number of each table that does not reuse numbers.
 _SQLITE_SEQUENCE = sa.table("sqlite_sequence", sa.column("name"), sa.column("seq", sa.BigInteger))
 
 

@@ -425,8 +425,8 @@ usage = sa.Table(
     sa.Column("summary_tokens", sa.BigInteger, nullable=False, server_default="0"),
 )
 
-#: The usage of a day by all its causes at once, '' where there is none. Each charge to
-#: the account ``gateway`` is also charged here, so the sums of a day are equal.
+#: The usage of a day for each combination of its causes; '' is a missing cause. Each charge to the account
+#: ``gateway`` is also added here, so the sums of a day are equal in both tables.
 spending = sa.Table(
     "spending",
     metadata,

@@ -91,8 +91,8 @@ class ApprovalVerdict:
 def ask(connection: Connection, asked: Approval) -> Approval:
     """Return the approval of a call; create an open one if there is none, and set its turn waiting.
 
-    An existing approval of the same tool and arguments is returned as it is, expired if its time has passed. It
-    is replaced if it was withdrawn, or was for another tool or other arguments.
+    An existing approval of the same tool and arguments is returned; it is expired if its time has passed. An
+    approval that was withdrawn, or was for another tool or other arguments, is replaced.
     """
     known = _one(connection, asked)
     if known is None:
@@ -134,7 +134,7 @@ def decide(connection: Connection, approval: Approval, verdict: ApprovalVerdict)
 
 
 def expire_unsent(connection: Connection, turn_id: str, now: datetime) -> None:
-    """Expire the turn's questions that were not sent yet: its last question was not answered."""
+    """Expire the turn's questions that were not sent yet, because its last question was not answered."""
     connection.execute(_LAPSE, {"of_turn": turn_id, "now": now})
     connection.execute(_GO_ON, {"of_turn": turn_id})
 
@@ -246,7 +246,7 @@ def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[
 def is_unmistakable(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
     """Return whether an open question is the only one in the channel that a message can mean.
 
-    That is so if no other question to the sender was open there since the asking turn was accepted.
+    This is true if no other question to the sender was open in the channel since the asking turn was accepted.
     """
     closed_at = sa.func.coalesce(approvals.c.decided_at, turns.c.ended_at)
     others = (

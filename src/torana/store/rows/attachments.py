@@ -1,6 +1,6 @@
 """Rows of message files. They are stored until their turn has completed or was cancelled.
 
-A failed turn can be retried, so its files stay; of each user only those of the newest such turns do.
+A failed turn can be retried, so the files of each user's newest failed turns stay.
 """
 
 from __future__ import annotations

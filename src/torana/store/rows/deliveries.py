@@ -26,13 +26,13 @@ from torana.store.rows import approvals
 #: The states in which a delivery waits for the operator, who may retry it.
 HELD: tuple[DeliveryState, ...] = ("ambiguous", "refused", "stale")
 
-#: An older reply is not sent without the operator's request.
+#: A reply that is older than this is not sent without the operator's request.
 FRESH = timedelta(hours=24)
 
 #: The reason of deliveries whose account is missing or disabled in the settings.
 _NOT_CONFIGURED = "account is not configured"
 
-#: Finished deliveries are listed for this long.
+#: Finished deliveries are stored for this long.
 _KEPT = timedelta(days=30)
 
 
@@ -155,7 +155,7 @@ def _told_of(turn: Turn) -> str:
 def drop_failure_notice(connection: Connection, turn_id: str) -> None:
     """Free the part numbers of a retried turn, so that its new reply can use them.
 
-    The deliveries of its failure stay: one may be being sent, and its number must not be reused.
+    The deliveries of the failure stay: one of them may be in progress, and its number must not be reused.
     """
     connection.execute(_SET_ASIDE, {"of_turn": turn_id})
 
@@ -214,7 +214,7 @@ def heads(connection: Connection, account: str, now: datetime) -> list[Delivery]
 def sweep(connection: Connection, accounts: Collection[str], now: datetime) -> None:
     """Mark late deliveries of all accounts, and state the reason on those whose account is not in ``accounts``.
 
-    No other task does so for accounts that are not connected.
+    For accounts that are not connected, no other task does this.
     """
     late = deliveries.c.created_at < now - FRESH
     gone = deliveries.c.account.not_in(accounts)
@@ -247,7 +247,7 @@ def begin(connection: Connection, delivery: Delivery, at: datetime) -> bool:
     if delivery.turn_id is not None and _QUESTIONS <= delivery.part < _EVENTS:
         approvals.drop_closed_questions(
             connection, delivery.turn_id, at
-        )  # it may have been closed while it was being sent
+        )  # the question may have been closed while it was being sent
     return connection.execute(_BEGIN, {"key": delivery.number, "was": delivery.text}).rowcount > 0
 
 

@@ -13,7 +13,7 @@ from torana.store.engine.tables import leases
 def take(connection: Connection, account: str, holder: str, *, now: datetime, until: datetime) -> bool:
     """Take or renew the account's lease; return False while another holder has it.
 
-    A lease that lasts more than twice as long as this one comes from a clock that was ahead, and counts as
+    A lease that lasts more than twice as long as this one was written when the clock was ahead, and counts as
     expired.
     """
     too_long = leases.c.until > until + (until - now)

@@ -24,7 +24,7 @@ from torana.store.rows.usage import Amount
 ScheduleKind = Literal["remind", "task"]
 SCHEDULE_KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
 
-#: After the clock was set back, due times of a rule beyond this are computed again.
+#: After the clock was set back, due times of a rule that are further ahead than this are computed again.
 _FAR = timedelta(days=1)
 
 #: Ended schedules are stored for this long.
@@ -207,8 +207,8 @@ def count_firing(connection: Connection, schedule: Schedule, at: datetime) -> in
 def ahead_of(connection: Connection, now: datetime, *, tried_by: datetime) -> list[Schedule]:
     """Return the active schedules whose next time may be too late because the clock was ahead.
 
-    These were created or handled later than ``now``, are to be retried later than ``tried_by``, or are due by a
-    rule in more than a day. Resuming a schedule computes its due time, too.
+    These schedules were created or handled later than ``now``, have a retry later than ``tried_by``, or have a
+    rule and are due in more than a day. A paused schedule is not returned: resuming it computes its due time.
     """
     refused = (schedules.c.try_at > schedules.c.due_at) & (schedules.c.try_at > tried_by)
     touched = sa.func.coalesce(schedules.c.dealt_at, schedules.c.created_at)
@@ -316,8 +316,8 @@ def _looked_at(kind: ScheduleKind, *more: sa.ColumnElement[Any]) -> sa.Select[An
 
 
 _DUE_REMINDERS = _looked_at("remind").order_by(*_by_age).limit(sa.bindparam("limit"))
-#: The position of each task among its user's, counting unanswered turns. With the bare column SQLite would read
-#: all schedules in the order of their owners, instead of only due ones.
+#: The position of each task among its user's, counting unanswered turns. The concatenation keeps SQLite from
+#: using an index by owner, with which it would read all schedules and not only due ones.
 _nth = sa.func.row_number().over(
     partition_by=[schedules.c.owner.concat(""), schedules.c.user], order_by=_by_age
 )

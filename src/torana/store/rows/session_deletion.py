@@ -63,7 +63,7 @@ def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
 def delete_idle(
     connection: Connection, session_ids: Sequence[str], before: datetime, *, at: datetime
 ) -> Deleted:
-    """Delete those of the sessions that are still idle."""
+    """Delete the sessions that are still idle."""
     still = sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids), _idle_since(before))
     return _delete(connection, connection.execute(still).scalars().all(), at)
 

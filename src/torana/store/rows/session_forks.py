@@ -48,11 +48,11 @@ def fork(
 ) -> RowMapping:
     """Copy the owner's session up to and including a turn, or its last ended turn; return the new session.
 
-    Ended turns and their history are copied with new ids and no usage. The title is copied only with the
-    message it came from, so that erasing the message erases the title. Hidden history stays hidden unless it
-    contains the named turn. Journals, idempotency keys, deliveries, files and addresses are not copied. Raises
-    ``NotFound``, ``NotEnded``, ``ChannelTaken``, or ``Conflict`` for more than ``most`` turns or ``most_bytes``
-    of contents, replies and history.
+    Ended turns and their history are copied with new ids and no usage. The title is copied only if its message
+    is copied, so that erasing the message erases the title. Hidden history stays hidden unless it contains the
+    named turn. Journals, idempotency keys, deliveries, files and addresses are not copied. Raises ``NotFound``,
+    ``NotEnded``, ``ChannelTaken``, or ``Conflict`` for more than ``most`` turns or ``most_bytes`` of contents,
+    replies and history.
     """
     source = session_rows.get(connection, owner, session_id)
     if source is None:

@@ -19,7 +19,7 @@ from torana.store.rows.turns import Ending, claim_all, claim_next, end_queued, i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The changes by other replicas that concern this one."""
+    """The changes by other replicas that concern this replica."""
 
     #: Turns that this replica waits for and that have ended.
     ended: list[Turn]
@@ -31,14 +31,14 @@ class Changes:
     decided: list[tuple[str, int, str]]
     #: Turns that this replica has set running.
     claimed: list[Turn]
-    #: Whether turns of an ended replica are left.
+    #: True if turns of an ended replica are left.
     abandoned: bool
 
 
 class Signs(NamedTuple):
     """Signs of changes by other replicas."""
 
-    #: Whether ``read_changes`` may find something.
+    #: True if ``read_changes`` may find something.
     changed: bool
     #: Numbers that grow with each change of the accepted MCP tools, and of the decisions on skills.
     tools: int
@@ -154,7 +154,7 @@ _is_interrupted = sa.exists().where(
     _other.c.user.is_not_distinct_from(turns.c.user),
     _other.c.token.is_not_distinct_from(turns.c.token),
 )
-#: Another message or a caller is about to end the running turn.
+#: The running turn is to be interrupted by a message or cancelled by a caller.
 _is_stopped = turns.c.cancel_requested | _is_interrupted
 _is_left = IsAbandoned(turns.c.replica)
 _IS_LEFT = sa.select(turns.c.id).where(
@@ -175,10 +175,10 @@ _settled = sa.exists().where(_own_call, calls.c.state != "started") | sa.exists(
 _idle = (turns.c.state == "waiting") & ~sa.exists().where(_own_call, calls.c.state == "started")
 _COUNT_CRASHES = sa.update(turns).where(active, _is_left, ~_settled, ~_idle).values(crashes=turns.c.crashes + 1)
 _active_in_session = sa.exists().where(_other.c.session_id == turns.c.session_id, active)
-#: Those behind a turn of another replica follow there.
 _UNFINISHED = sa.select(turns.c.owner, turns.c.channel, turns.c.user, turns.c.token).where(
     unfinished, turns.c.id != sa.bindparam("without")
 )
+#: Turns behind a turn of another replica start in that replica.
 _ALL_UNFINISHED = (
     sa.select(turns).where(unfinished, ~_active_in_session).order_by(turns.c.session_id, turns.c.seq)
 )

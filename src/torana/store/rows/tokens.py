@@ -22,7 +22,7 @@ TokenStatus = Literal["active", "expired", "revoked"]
 #: Tolerated amount by which the clock may be set back after a token was created.
 _EARLY = timedelta(days=1)
 
-#: Precision of the last use: a write for every request would cost a sync each.
+#: Precision of the last use. A more precise time would need a write, with a sync, for every request.
 _USE_NOTED_EVERY = timedelta(minutes=1)
 
 
@@ -108,7 +108,7 @@ def rotate(
 
 
 def revoke(connection: Connection, token_id: str, *, now: datetime, act: Act) -> Token | None:
-    """Revoke a token and those of its sign-in codes, and return it; None if there is none. Idempotent.
+    """Revoke a token and the tokens of its sign-in codes; return the token, None if there is none. Idempotent.
 
     The revocation of an expired sign-in is not recorded.
     """
@@ -246,7 +246,8 @@ def delete_codes(connection: Connection, user: str) -> None:
 def _open_code(row: RowMapping, now: datetime) -> SignInCode | None:
     """Return the code of a row, or None if it has expired.
 
-    A code of the future counts as expired: otherwise a clock that was ahead would extend its life.
+    A code that was created in the future counts as expired: otherwise a clock that was ahead would extend its
+    life.
     """
     values = {name: value for name, value in row.items() if name not in ("digest", "scopes")}
     code = SignInCode(**values, scopes=_scopes(row))

@@ -193,7 +193,7 @@ def _worked_out(rows: list[Row], aggregate: Aggregate, column: str) -> str:
 
 
 def _sum(numbers: Sequence[Decimal]) -> Decimal:
-    # The table has fewer digits than this in all, so no sum needs more.
+    # The whole table has fewer digits than this, so a sum needs no more.
     with localcontext(Context(prec=2 * CSV_LIMIT)):
         return sum(numbers, Decimal(0))
 

@@ -54,7 +54,7 @@ class Planner(Protocol):
         ...
 
     async def list_schedules(self, turn: Turn, *, everywhere: bool) -> Sequence[Planned]:
-        """Return the user's schedules that have not ended, the next due first; else only the channel's."""
+        """Return the schedules of the user, or else of the channel, that have not ended, the next due first."""
         ...
 
     async def cancel(self, turn: Turn, schedule_id: str) -> None:

@@ -109,7 +109,7 @@ def from_outside(source: str, text: str) -> str:
     The mark is random, so the text cannot contain it.
     """
     mark = secrets.token_hex(4)
-    # Only a part of a long text is searched, because this blocks the event loop.
+    # Only a part of a long text is searched, because the search blocks the event loop.
     shown = visible(text[: 2 * _SHOWN]).strip()
     left = max(len(text) - 2 * _SHOWN, 0) + max(len(shown) - _SHOWN, 0)
     cut = f"\n[truncated; about {left:,} more characters]" if left else ""

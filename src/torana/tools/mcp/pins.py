@@ -23,10 +23,10 @@ class Pins:
     The first list of a server is accepted without review. So is the first list after a change of ``source``,
     because the operator changed the settings.
 
-    A file in the data directory has a copy. It counts only if the database has no row, after an upgrade from a
-    version without these rows, or after a restore of a backup from before the server was added: a changed tool
-    must not be accepted because the row is missing. Row and file have a digest of ``source``, which may contain
-    secrets.
+    A file in the data directory has a copy. The copy is used only if the database has no row: after an upgrade
+    from a version without these rows, or after the restore of a backup that is older than the server's entry.
+    Without the copy, a changed tool would then be accepted as part of a first list. Row and file have a digest
+    of ``source``, which may contain secrets.
     """
 
     def __init__(self, *, database: Database, path: Path, server: str, source: str) -> None:

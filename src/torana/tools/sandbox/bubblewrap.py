@@ -27,10 +27,10 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 #: The first byte of standard error after the sandbox was set up.
 STARTED = b"\0"
 
-#: The first process of the sandbox: it writes ``STARTED``, runs the command, and returns its exit code. If the
-#: gateway was killed before bubblewrap was bound to it, the output has no reader, and the shell ends instead of
-#: starting a command that nothing would stop. It writes nothing else to standard error, such as the name of a
-#: signal.
+#: The first process of the sandbox: it writes ``STARTED``, runs the command, and returns its exit code. A
+#: gateway that is killed before bubblewrap is set to end with it cannot stop the command. The output then has
+#: no reader, and the shell ends instead of starting the command. It writes nothing else to standard error, such
+#: as the name of a signal.
 _INIT = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
@@ -131,9 +131,9 @@ class Bubblewrap:
         return [*self._outer(), *_walls(), "--seccomp", str(seccomp), *root, "--", *inner]
 
     def _outer(self) -> Iterator[str]:
-        """Yield the command before bubblewrap: it drops root.
+        """Yield the commands before bubblewrap: they lower the priority and drop root's rights.
 
-        RLIMIT_NPROC does not apply to root, and root could write to its files.
+        RLIMIT_NPROC does not apply to root, and root could write to files that belong to root.
         """
         yield from (*self._program("nice"), "-n", "10", *self._program("choom"), "-n", "1000", "--")
         if self._as_root:
@@ -145,7 +145,8 @@ class Bubblewrap:
         self, job: Job, *, room: Path, limits: SandboxLimits, directories: Mapping[str, int]
     ) -> Iterator[str]:
         yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox", "--new-session")
-        # First, so that the sandbox's mounts cover them: a nested directory may be moved during the setup.
+        # The job's directories come first, so that the sandbox's mounts cover them: a nested directory may be
+        # moved during the setup.
         for path in (path for path in job.directories if path not in job.writable):
             yield from ("--ro-bind-fd", str(directories[path]), path)
         for path in job.writable:
@@ -160,7 +161,8 @@ class Bubblewrap:
         # Read-only: a script could change the first process (mem), or the priority of the OOM killer
         # (oom_score_adj).
         yield from ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev")
-        # Reads zeros, too. A mapping of /dev/zero would be shared memory that counts for no process.
+        # /dev/full returns zeros too. A mapping of /dev/zero itself would be shared memory that counts for no
+        # process.
         yield from ("--dev-bind", "/dev/full", "/dev/zero")
         yield from ("--size", str(_SHM), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108 - inside
         yield from ("--size", str(limits.disk), "--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - inside
@@ -210,7 +212,7 @@ class Bubblewrap:
 
 def _walls() -> Sequence[str]:
     namespaces = ("--unshare-all", "--unshare-user", "--disable-userns")
-    # Without bubblewrap's own first process, which would have no limits, because they are set inside.
+    # bubblewrap's own first process is left out: it would have no limits, because limits are set inside.
     return (*namespaces, "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent")
 
 
@@ -221,7 +223,7 @@ def _system_folder(folder: str) -> Sequence[str]:
 
 
 def _limits(limits: SandboxLimits) -> Sequence[str]:
-    # Not the address space: JavaScript engines reserve gigabytes that they never use.
+    # The address space has no limit: JavaScript engines reserve gigabytes that they never use.
     return (
         f"--nproc={limits.processes}",
         f"--data={limits.memory}",

@@ -66,7 +66,7 @@ class Egress:
         self._granted = frozenset(place for host in hosts for place in _places(host))
         self._resolve = resolve
         self._addresses: dict[str, Sequence[str]] = {}
-        #: One lookup at a time: each occupies a thread of all runs.
+        #: One lookup at a time: each occupies a thread that all runs share.
         self._looking_up = asyncio.Lock()
         self._sent, self._received = _Traffic(TRAFFIC_LIMIT), _Traffic(TRAFFIC_LIMIT)
         self._refused: dict[str, None] = {}

@@ -22,7 +22,7 @@ class SandboxLimits:
     """The limits of one run. Sizes are in bytes."""
 
     seconds: float = 30.0
-    #: The limit for each process, and for all processes together.
+    #: The memory limit for each process, and for all processes together.
     memory: int = 512 * MIB
     #: The growth of the kernel's own memory during the run. The system reports it for the whole machine.
     kernel: int = 512 * MIB
@@ -32,7 +32,7 @@ class SandboxLimits:
     disk: int = 64 * MIB
     #: The maximum number of files in the private temporary directory.
     files: int = 10_000
-    #: The size of each output that is returned, and the size of both at which the run is stopped.
+    #: The bytes of each output that are returned, and the size of both outputs at which the run is stopped.
     output: int = 64 * 1024
     flood: int = 4 * MIB
 

@@ -70,7 +70,8 @@ class BoundedProcess:
         """
         started = time.monotonic()
         with sealed_file(stdin) as given:
-            # Not asyncio's: with descriptors to pass on, uvloop leaves others open in the child.
+            # asyncio's function is not used: if descriptors are passed on, uvloop leaves others open in the
+            # child.
             self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - a few milliseconds; our own words
                 command,
                 env=environ,
@@ -150,7 +151,7 @@ class BoundedProcess:
         return exceeded
 
     async def _watch_sockets(self) -> None:
-        # A separate task: the system searches all TCP connections of the machine.
+        # A separate task, because the system searches all TCP connections of the machine, which can take long.
         while True:
             # The first child has its own network from its start.
             for pid in usage.children(self._process.pid)[:1]:
@@ -158,7 +159,7 @@ class BoundedProcess:
             await asyncio.sleep(_LOOK)
 
     async def _watch_disks(self, disks: usage.Disks) -> None:
-        # A separate task: a network file system may block.
+        # A separate task, because a network file system may block.
         while True:
             if await self._in_thread(partial(disks.is_filling, self._limits)):
                 self._stop("filled")

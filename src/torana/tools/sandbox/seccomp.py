@@ -110,7 +110,7 @@ _FORBIDDEN: Mapping[str, tuple[int | None, int | None]] = {
 }
 #: Calls with an error of their own, after which programs and the C library use another call.
 _REPLACEABLE: Mapping[str, tuple[int, tuple[int, int]]] = {
-    "clone3": (ENOSYS, (435, 435)),  # the filter cannot read its flags; those of clone() it can
+    "clone3": (ENOSYS, (435, 435)),  # the filter can read the flags of clone(), but not of clone3()
     "fallocate": (EOPNOTSUPP, (285, 47)),  # one call could fill a disk before the next measurement
     "vmsplice": (EINVAL, (278, 75)),
     "splice": (EINVAL, (275, 76)),
@@ -120,7 +120,7 @@ _REPLACEABLE: Mapping[str, tuple[int, tuple[int, int]]] = {
 
 
 def program(machine: str | None = None) -> bytes:
-    """Return the filter for ``machine``, by default this one. For an unknown machine it allows all calls."""
+    """Return the filter for ``machine``, by default this one; for an unknown machine it allows all calls."""
     known = _MACHINES.get(machine or platform.machine())
     return b"".join(_assemble(*known)) if known else _allow()
 

@@ -18,8 +18,8 @@ OTHERS = 8
 PROCESS_FACTOR = 2
 
 _PAGE = os.sysconf("SC_PAGESIZE")
-#: The limits of a Unix socket, in multiples of its buffer. The last message may exceed it, and a datagram
-#: socket (2) keeps messages of eleven closed senders.
+#: The maximum bytes of a Unix socket, in multiples of its buffer: a stream socket may exceed the buffer by one
+#: message, and a datagram socket (type 2) keeps messages of eleven closed senders.
 _UNIX, _DATAGRAMS = 2, {b"0002": 20}
 _UNIX_BYTES = 212_992
 #: The machine's TCP memory below which single connections are not searched.
@@ -49,7 +49,7 @@ class ProcessTree:
 def process_tree(pid: int, *, limit: int) -> ProcessTree:
     """Return the processes below ``pid``. The walk stops when they have more than ``limit`` threads.
 
-    So its cost is bounded by ``limit``, and not by the script.
+    The limit bounds the cost of the walk, which otherwise depends on the script.
     """
     found: dict[int, None] = {}
     threads = 0
@@ -105,7 +105,7 @@ def proportional(pid: int) -> int:
 
 
 def _memory_of(pid: int, name: str, fields: Sequence[str]) -> int:
-    """Return the sum of fields of a process's memory, which all its threads show that have not ended.
+    """Return the sum of fields of a process's memory, read from a thread that has not ended.
 
     The first thread may end before the others. A process whose threads replace each other faster than they can
     be read has the size ``UNKNOWN``. Raises ``PermissionError``.
@@ -119,7 +119,7 @@ def _memory_of(pid: int, name: str, fields: Sequence[str]) -> int:
         seen.update(threads)
         for thread in threads:
             with suppress(FileNotFoundError, ProcessLookupError):
-                # Not in the thread's own directory, which lacks some files.
+                # ``/proc/<thread>`` is read, because the thread's directory in ``task`` lacks some files.
                 if size := _sum_of_fields(Path("/proc", Path(thread).name, name), fields):
                     return size
     return UNKNOWN

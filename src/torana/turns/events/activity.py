@@ -1,4 +1,4 @@
-"""The events of the gateway, for clients that show all of them: one bounded log of small events."""
+"""A bounded log of small events of the gateway, for clients that show all events."""
 
 from __future__ import annotations
 

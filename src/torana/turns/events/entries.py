@@ -1,7 +1,7 @@
 """The entries of shared events: one Redis stream for each running turn, named as its channel of messages.
 
 The id of an entry is ``<attempt>-<number>`` with numbers from 1 without gaps in each attempt. Redis refuses an
-id that is not above the last one, so a replica whose turn another one continues can add nothing more.
+id that is not above the last one, so a replica cannot add entries after another replica has continued the turn.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FIELDS: Mapping[str, str] = {
     "approval.required": "id",
 }
 
-#: The maximum number of values in an entry: more than fit into the events that wait.
+#: The maximum number of JSON values in an entry. The pending events of a turn have fewer.
 _VALUES = 50_000
 
 #: The maximum of both numbers of an id. Those of Redis have 64 bits.
 _HIGHEST = 2**63
 
 #: Adds the entry ``ARGV[1]`` with the events ``ARGV[2]``, deletes all earlier ones if ``ARGV[3]`` is 1, and
-#: returns the number of entries. Some ``ARGV[4]`` entries remain, for ``ARGV[5]`` seconds.
+#: returns the number of entries. About ``ARGV[4]`` entries remain, for ``ARGV[5]`` seconds.
 ADD = """
 redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], ARGV[1], 'events', ARGV[2])
 if ARGV[3] == '1' then redis.call('XTRIM', KEYS[1], 'MINID', ARGV[1]) end

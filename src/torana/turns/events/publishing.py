@@ -31,8 +31,8 @@ _COLLECT = 0.02
 #: Maximum bytes of the pending events of one turn. Above it, a snapshot of the whole text replaces them.
 _PENDING = 65_536
 
-#: A snapshot of the text replaces the earlier entries after this number of bytes, or of the size of the last
-#: snapshot if that is larger, and after this number of entries.
+#: A snapshot of the text replaces the earlier entries after this number of bytes (or after the size of the last
+#: snapshot, if it is larger), and also after this number of entries.
 _SNAPSHOT_BYTES = 262_144
 _SNAPSHOT_ENTRIES = 1_000
 _ENTRIES = 2 * _SNAPSHOT_ENTRIES

@@ -13,9 +13,9 @@ from torana.turns.events.publishing import EventPublisher
 
 
 class EventSharing:
-    """Carries the events of a turn from the replica that runs it to others. This class carries none.
+    """Sends the events of a turn from the replica that runs it to others. This class sends none.
 
-    Event streams of other replicas lack what is not carried until the end of the turn, whose row has the whole
+    An event stream of another replica then lacks the events until the turn ends; the turn's row has the whole
     reply. Only ``stop`` waits.
     """
 
@@ -32,7 +32,7 @@ class EventSharing:
         """Note that this replica begins an attempt of the turn, whose events the log has."""
 
     def publish(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
-        """Show an event, which the log has already, to other replicas."""
+        """Send an event that the log already contains to other replicas."""
 
     def follow(self, turn_id: str) -> None:
         """Add the events of a turn that another replica runs to the log, until the turn ends."""
@@ -45,7 +45,7 @@ class EventSharing:
 
 
 class RedisEventSharing(EventSharing):
-    """Carries events over a Redis server. While it fails, turns run and end as without it."""
+    """Sends events over a Redis server. While the server fails, turns run and end as without it."""
 
     out_of_reach = (
         "snapshots and replicas of Redis; events in a server that cannot be reached expire in an hour",

@@ -47,7 +47,8 @@ class ChosenModel:
         """Return the changes to ``.env``. Settings that are in ``.env`` are changed there, because it
         outweighs ``torana.toml``.
 
-        A key of an earlier provider in ``TORANA_MODEL_API_KEY`` is removed: it would be sent to this one.
+        A key of an earlier provider in ``TORANA_MODEL_API_KEY`` is removed: it would be sent to the new
+        provider.
         """
         values: dict[str, str | None] = {OWN_KEY: None}
         if _MODEL in dotenv:
@@ -57,7 +58,7 @@ class ChosenModel:
         return values | ({self.key[0]: self.key[1]} if self.key else {})
 
     def settings(self, dotenv: Mapping[str, str]) -> dict[Sequence[str], str | None]:
-        """Return the changes to ``torana.toml``; without those that ``variables`` makes."""
+        """Return the changes to ``torana.toml``, without the settings that ``variables`` changes."""
         values: dict[Sequence[str], str | None] = {
             ("model_base_url",): None if _URL in dotenv else self.base_url
         }

@@ -106,7 +106,7 @@ def difference(change: FileChange) -> str:
     """Return the changed lines, with secrets hidden."""
     shown, split = (_hide_variable, _variables) if change.secret else (_hide_value, str.splitlines)
     before, after, name = split(change.before), split(change.after), str(change.path)
-    # Without the lines around a change, which could be secrets.
+    # The lines around a change are left out, because they could be secrets.
     lines = list(unified_diff(before, after, name, name, n=0, lineterm=""))
     head, lines = lines[:2], lines[2:]
     changed = (line if line.startswith("@@") else f"{line[0]}{shown(line[1:])}" for line in lines)
@@ -188,7 +188,7 @@ def _assignment(name: str, value: str) -> str:
 
 
 def _variables(text: str) -> list[str]:
-    """Return the variables, each with all lines of its value, and what is between them."""
+    """Return the variables, each with all lines of its value, and the lines between them."""
     return [binding.original.string.strip("\n") for binding in parse_stream(io.StringIO(text))]
 
 

@@ -233,7 +233,7 @@ def approve_first_sender(ask: Questions, platform: ConnectedPlatform, loaded: Lo
     # The id comes first, because the sender chooses the rest.
     name = sender.name[:40] or "without a name"
     typer.echo(on_one_line(f"{platform.kind}:{sender.id} ({name}) wrote: {sender.text[:60]}"))
-    # Not by default: Enter may have been pressed while the command waited.
+    # The default is no, because Enter may have been pressed while the command waited.
     if ask.confirm("Let this sender talk to the agent?", default=False):
         _approve(platform, sender, loaded)
 

@@ -72,7 +72,7 @@ class Mailbox:
                 raise ConnectionError("the mail server refused the search")
             numbers = {int(word) for one in found.lines for word in _numbers(one)}
             new = sorted(numbers - self._given)
-            # A server may announce mail that arrives during the search only once, here or with the search.
+            # A server may announce mail that arrives during SEARCH only once: in this response or that of NOOP.
             told = await self._ask("NOOP")
             lines = [*found.lines, *told.lines]
             sizes = [one.text for one in lines if one.text.rstrip().endswith(b" EXISTS")]
@@ -87,7 +87,7 @@ class Mailbox:
         mails = [one for one in answer.lines if one.literals]
         if answer.result != "OK" or not mails:
             _log.warning("mail_not_fetched", extra={"uid": number, "result": answer.result})
-            if answer.result != "OK":  # perhaps temporary; an error would delay all later mails
+            if answer.result != "OK":  # the refusal may be temporary, and an error would delay all later mails
                 self._refused.add(number)
             return None
         size = _SIZE.search(mails[0].text)

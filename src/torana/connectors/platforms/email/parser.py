@@ -33,7 +33,7 @@ MESSAGE_ID = re.compile(r"<[^<>\s]{1,250}>")
 
 Headers = Mapping[str, Sequence[str]]
 
-#: ``From`` in strict form, so that we read the same address as the server that authenticated it.
+#: ``From`` in strict form, so that the gateway reads the same address as the server that authenticated it.
 _FROM = re.compile(
     rf'(?P<name>[^<>@,:;"()]*|"(?:[^"\\]|\\.)*"\s*)<(?P<inner>{ADDRESS.pattern})>|(?P<bare>{ADDRESS.pattern})'
 )

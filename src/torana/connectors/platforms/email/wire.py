@@ -107,7 +107,8 @@ class ImapConnection:
         self._tag += 1
         self._room = self._limit
         tag = f"A{self._tag}"
-        # Without `drain`: commands are short, and a lost connection may still have the server's last response.
+        # `drain` is not awaited: commands are short, and a lost connection may still have the server's last
+        # response.
         self._writer.write(f"{tag} {command}\r\n".encode())
         return tag
 

@@ -148,7 +148,8 @@ class Irc(Connector[IrcSettings]):
     async def send(self, part: Part) -> str:
         """Send the lines of a part; return after the server has accepted them, or raise its error."""
         target = self._target(part.place)
-        # Recipients get our full name before the text: at most 64 bytes of host and 11 of user.
+        # Recipients get the account's full name before the text, with at most 64 bytes for the host and 11 for
+        # the user.
         prefix = len(f":{self._login.nick}!@ PRIVMSG {target} :\r\n".encode()) + 75
         lines = wrap(part.text, min(LINE, 512 - prefix))
         if not lines:
@@ -285,7 +286,7 @@ class _Wire:
         if self._writer is None:
             raise RetryLater("there is no connection")
         line = " ".join((*params[:-1], f":{params[-1]}"))
-        # A second check: all values from outside were checked before.
+        # A second check, in addition to the checks of all values from outside.
         if re.search(r"[\r\n\0]", line):
             raise PermanentError("a line must not contain line ends")
         self._writer.write(line.encode(errors="replace") + b"\r\n")

@@ -217,7 +217,7 @@ class Homeserver(nio.AsyncClient):
     async def create_matrix_response(
         self, response_class: Any, transport_response: ClientResponse, data: Any = None, save_to: Any = None
     ) -> Any:
-        """Create the response; raise errors, which the library recognises only in part."""
+        """Create the response, and raise its error; the library recognises only some errors."""
         if transport_response.status >= 400:
             answer = await self.parse_body(transport_response)
             raise _fault(transport_response.status, transport_response.headers, answer)
@@ -259,7 +259,7 @@ def _answers() -> Generator[None]:
     """Translate a missing response to ``OutcomeUnknown``: the call may have been executed."""
     try:
         yield
-    except (ClientError, OSError) as e:  # among them TimeoutError
+    except (ClientError, OSError) as e:  # TimeoutError is an OSError
         raise OutcomeUnknown(f"the homeserver did not answer ({type(e).__name__})") from e
 
 

@@ -56,7 +56,7 @@ _SINCE = "torana.since"
 _NOTHING: dict[str, Any] = {"types": []}
 _FILTER: dict[str, Any] = {"presence": _NOTHING, "account_data": _NOTHING} | {
     "room": {"timeline": {"limit": 10}, "ephemeral": _NOTHING, "account_data": _NOTHING}
-    # Always include senders' names: the homeserver would omit those that it sent in an earlier run.
+    # Always include senders' names: the homeserver would omit the names that it sent in an earlier run.
     | {"state": {"lazy_load_members": True, "include_redundant_members": True}}
 }
 

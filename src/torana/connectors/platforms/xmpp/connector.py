@@ -231,7 +231,8 @@ class Xmpp(Connector[XmppSettings]):
         self._count(client)
         if client.plugin["xep_0198"].enabled_in:
             client.plugin["xep_0198"].send_ack()
-        # Resume only when all are processed: otherwise each one would admit a whole buffer of new messages.
+        # Reading resumes only when all messages are processed: otherwise each message would admit a whole
+        # buffer of new ones.
         if not self._untaken and client.transport is not None:
             client.transport.resume_reading()
 
@@ -365,7 +366,7 @@ def _identity(message: Message, who: str, *, archive: str) -> str:
     """Return an id that is the same when the server or a client with origin ids repeats the message.
 
     Other clients may reuse ids on each connection (RFC 6120, 8.1.3), and a question may be asked twice in the
-    same words; for them the id in the ``archive`` (a room or the account) makes the difference.
+    same words; for these clients, the id in the ``archive`` (a room or the account) distinguishes the messages.
     """
     sender, origin = message["from"], message.get_plugin("origin_id", check=True)
     ids = message.xml.findall("{urn:xmpp:sid:0}stanza-id")

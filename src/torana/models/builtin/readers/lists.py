@@ -76,13 +76,13 @@ _BARE_REMOVE = (
     wordings(rf"(?:remove|delete|cross off|take off) (?:the )?{_ENTRIES}"),
     wordings(rf"(?:i|we)(?: have|'ve)?(?: already)? (?:bought|got) (?:the )?{_ENTRIES}"),
 )
-#: Entries that are no things: "add 3 to 4", "remove duplicates".
+#: Words that are not entries of a list: "add 3 to 4", "remove duplicates".
 _NO_ENTRY = wordings(
     r"(?:it|this|that|them|these|those|everything|all|duplicates?|me|you|an?)\b.*",
     r"[\d\s.,]+(?: (?:to|and) [\d.,]+)?",
     r".*\b(?:reminders?|timers?|alarms?|file|memory|memories|days?|weeks?|months?|years?|lines?|words?)\b.*",
 )
-#: "Add subtitles to my video" is about no list.
+#: "Add subtitles to my video" is not a request about a list.
 _TARGET = wordings(r" (?:to|into|onto|in|on) ")
 _SEPARATOR = re.compile(r" ?[,;] ?(?:and )?| and | & ")
 _TASKS_SEPARATOR = re.compile(r" ?[,;] ?")

@@ -62,7 +62,8 @@ class PostgresDatabase(Database):
     """The connection of this process that writes to a PostgreSQL database, in its own thread.
 
     If the connection is lost while a transaction commits, its callers wait until the database can say whether
-    it was committed: ``StoreUnavailable`` means that nothing was stored, except if the gateway stops meanwhile.
+    it was committed: ``StoreUnavailable`` then means that nothing was stored, except if the gateway stops
+    meanwhile.
     """
 
     records_erasures = True

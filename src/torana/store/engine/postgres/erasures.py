@@ -1,7 +1,7 @@
 """Rows of erasures, which every replica carries out on its own files and memory.
 
-Each data directory notes the last erasure that was carried out there, and each replica notes its number in
-``replicas``.
+A file in each data directory has the id of the last erasure that was carried out there, and the row of each
+replica in ``replicas`` has its number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torana.store.engine.tables import UtcTime, tombstones
 T = TypeVar("T")
 
 #: ``number`` is the order of the commits. ``at`` is also the time in the tombstones of the erased turns. The
-#: trigger announces the erasure to all replicas, so it names no session.
+#: announcement of the trigger names no session, because it concerns all replicas.
 ERASURES = (
     """
     CREATE TABLE erasures (
@@ -55,7 +55,7 @@ _replicas = sa.table("replicas", sa.column("id"), sa.column("name"), sa.column("
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasures:
-    """Erasures that a process has not carried out yet: the last of them, the users and their turns."""
+    """Erasures that a process has not carried out yet: the last one's number, the users and their turns."""
 
     last: str
     users: Sequence[str]

@@ -32,7 +32,7 @@ def read_tables(url: PostgresUrl, work: Callable[[Connection], T], *, cluster: s
             raise DatabaseUnusable(
                 f"the PostgreSQL database {url} has no tables yet; start the gateway with `torana serve`"
             )
-        if current == HEAD:  # earlier ones may not have the name
+        if current == HEAD:  # the tables of earlier revisions may lack the name
             check_cluster(connection, str(url), cluster)
         return work(connection)
 

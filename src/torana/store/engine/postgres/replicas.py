@@ -28,7 +28,7 @@ RETURNING coalesce(erased < (SELECT max(number) FROM erasures), false) AS pendin
 """)
 _RENEW_IN_READ = sa.select(_RENEW.columns(sa.column("pending", sa.Boolean)).cte("renewed"))
 
-#: A lease that lasts much longer than a new one comes from a clock that was ahead.
+#: A lease that lasts much longer than a new lease was written when the clock was ahead, and counts as ended.
 _IS_ALIVE = sa.literal_column(
     "(lease_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '2 hours')", sa.Boolean()
 )
@@ -76,7 +76,7 @@ def list_replicas(connection: Connection) -> list[Replica]:
 
 
 def remove(connection: Connection, replicas: Collection[str]) -> list[str]:
-    """Delete those of the replicas whose lease has ended, and return their names.
+    """Delete the named replicas whose lease has ended, and return their names.
 
     A deleted replica stores nothing more, and other replicas may listen on its accounts.
     """

@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 def prepare(connection: Connection, target: str) -> None:
-    """Create the tables or upgrade them to ``HEAD``, in the connection's transaction, which writes alone.
+    """Create the tables or upgrade them to ``HEAD``, in the connection's transaction; no other process writes.
 
     ``target`` names the database in errors. Raises ``DatabaseUnusable`` and ``DatabaseTooNew``.
     """
@@ -148,7 +148,7 @@ def create_tables(connection: Connection) -> None:
 def copy_conditions() -> None:
     """Give the partial indices the conditions that they have in SQLite.
 
-    Written beside those, they would import the dialect of PostgreSQL into every gateway (12 MB).
+    If the indices contained them in advance, every gateway would import the dialect of PostgreSQL (12 MB).
     """
     for table in metadata.tables.values():
         for index in table.indexes:

@@ -1,13 +1,12 @@
 """The connection that writes, and the right to write.
 
-A process that may write has a row in ``replicas``. Each writing transaction holds one advisory lock to its end,
-so the transactions of all processes run one after the other, as in SQLite, and stores its number in the row of
-its process. Another process deletes the row when the lease in it has ended: from then on the process stores
-nothing. After a connection was lost, the row shows whether a transaction whose COMMIT got no answer was
-committed.
+A process that may write has a row in ``replicas``. Each writing transaction stores its number in the row of its
+process. It holds one advisory lock to its end, so the transactions of all processes run one after the other, as
+in SQLite. When the lease in a row has ended, another process deletes the row; then the process of the row
+stores nothing more. After a connection was lost, the row shows whether a transaction whose COMMIT got no answer
+was committed.
 
-For as long as the connection lasts it holds a second advisory lock: exclusively, or together with other
-replicas.
+The connection holds a second advisory lock until it closes: exclusively, or together with other replicas.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _BE_ALONE = "SELECT pg_try_advisory_lock(%s, %s)"
 _SHARE = "SELECT pg_try_advisory_lock_shared(%s, %s)"
 _NO_LONGER_ALONE = "SELECT pg_advisory_unlock(%s, %s)"
 
-#: Both are two statements in one message, which saves the round trips of BEGIN and COMMIT. The division fails
+#: Each is two statements in one message, which saves the round trip of BEGIN or COMMIT. The division fails
 #: if the row of this process is gone; then the COMMIT is not executed.
 _BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {_WRITE_LOCK})"
 _STAMP_AND_COMMIT = """
@@ -114,9 +113,9 @@ class Writer:
         self.replica = new_id("rep")
         self._pid: int | None = None
         self._claimed = False
-        #: Whether no other process used the database when the connection was opened.
+        #: True if no other process used the database when the connection was opened.
         self._alone = False
-        #: Whether another process has taken over: this one never writes again.
+        #: True if another process has taken over: this process never writes again.
         self.lost = False
         #: The number of the last transaction that is known to be committed.
         self._commits = 0
@@ -282,9 +281,9 @@ class Writer:
         )
 
     def _note(self, *arguments: Any) -> None:
-        """Note whether a statement has changed something; called after each statement.
+        """Note a statement that writes; called after each statement.
 
-        A statement that found nothing to change counts: it may have looked for the row of this process.
+        A statement that changed no row counts too: it may have searched for the row of this process.
         """
         cursor = cast("psycopg.Cursor[Any]", arguments[1])
         done = (cursor.statusmessage or "").partition(" ")[0]

@@ -1,4 +1,4 @@
-"""Counts of changes: with them, a replica notices that another one has changed rows."""
+"""Counts of changes, by which a replica notices that another replica has changed rows."""
 
 from __future__ import annotations
 
