@@ -42,7 +42,7 @@ _Subject = Annotated[str, Query(description="Only memories of this subject.", ma
 _Doomed = Annotated[
     str,
     Query(
-        description="The words that the memories to forget contain, all of them. `name` does not match “my "
+        description="A memory that contains all words of the query is forgotten. `name` does not match “my "
         "sister's name”: to forget a memory about a person, the query must name the person.",
         max_length=CONTENT_LIMIT,
         json_schema_extra={"pattern": r"\S"},

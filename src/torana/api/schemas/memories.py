@@ -73,7 +73,7 @@ class MemoryBody(Wire):
     ]
     created_at: Time
     superseded_at: Time | None
-    superseded_by: Annotated[str | None, Field(description="The memory that is current instead.")]
+    superseded_by: Annotated[str | None, Field(description="The current memory that replaced this memory.")]
 
     @classmethod
     def from_memory(cls, memory: Remembered, /, **fields: Any) -> Self:

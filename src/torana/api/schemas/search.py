@@ -32,11 +32,11 @@ class HitBody(Wire):
     matches: Annotated[list[MatchBody], Field(description="The matches in the snippet, in order.")]
     page: Annotated[
         str,
-        Field(description="The `after` of a list of the session's messages that begins at this turn."),
+        Field(description="The value of `after` for a list of the session's messages from this turn on."),
     ]
     page_before: Annotated[
         str,
-        Field(description="The `after` of a list in the order `newest` that begins before this turn."),
+        Field(description="The value of `after` for a list in the order `newest` from before this turn."),
     ]
     created_at: Time
 

@@ -18,8 +18,8 @@ from torana.tools.base import ToolContext, ToolError, tool
 _SHOWN = 50
 
 _NOT_DELIVERED = (
-    "No chat platform delivers messages of this channel: it will appear in this conversation, for example in "
-    "`torana chat`."
+    "No chat platform delivers messages of this channel: the message will appear in this conversation, "
+    "for example in `torana chat`."
 )
 
 

@@ -34,7 +34,7 @@ _ATTEMPTS = 3
 _REWRITING = 3600
 
 #: The rare outcome of a transaction whose COMMIT got no answer before the gateway stopped or was replaced.
-_UNKNOWN = "The connection was lost, and it is unknown whether this was stored. Look before you repeat it."
+_UNKNOWN = "The connection was lost, and it is unknown whether this was stored. Check before you repeat it."
 
 #: The error of rewriting tables that another program reads for long.
 _IN_USE = (
