@@ -37,17 +37,15 @@ def silent_name_server(tmp_path: Path) -> Iterator[tuple[str, ...]]:
     """Yield the command in front of a gateway that asks a name server that never answers."""
     address = "127.0.0.77"
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as server:
-        try:
-            server.bind((address, 53))
-        except OSError as error:
-            pytest.skip(f"a name server needs root: {error}")
         configuration = tmp_path / "resolv.conf"
         configuration.write_text(f"nameserver {address}\noptions timeout:3 attempts:1\n")
         mount = f'mount --bind {configuration} /etc/resolv.conf && exec "$@"'
         prefix = ("unshare", "--mount", "sh", "-c", mount, "sh")
-        allowed = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
-        if allowed.returncode:
-            pytest.skip(f"a namespace of mounts needs root: {allowed.stderr.strip()}")
+        try:
+            server.bind((address, 53))
+            subprocess.run([*prefix, "true"], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"a name server and a namespace of mounts need root: {error}")
         yield prefix
 
 

@@ -153,7 +153,7 @@ class Erasure:
             await self._pause(_PAUSE)
             left = await self._database.run(erasures.list_unconfirmed)
         return [
-            f"the log files of the replica {replica}, which has not confirmed the erasure "
-            "yet: `torana replicas list` shows its pending erasures"
+            f"the log files of the replica {replica}, which has not confirmed the erasure yet: "
+            "`torana replicas list` shows its pending erasures"
             for replica in left
         ]

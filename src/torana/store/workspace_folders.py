@@ -120,8 +120,8 @@ def _text(name: str) -> str:
 
 def _store(connection: Connection, file: FolderFile) -> None:
     key = name_key(file.name)
-    stored_at = rows.changed_at(connection, file.owner, key)
-    if stored_at is None or stored_at < file.changed_at:
+    stored = rows.find(connection, file.owner, key)
+    if stored is None or stored.changed_at < file.changed_at:
         rows.put(connection, file.owner, key, name=file.name, body=file.body, at=file.changed_at)
 
 

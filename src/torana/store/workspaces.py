@@ -95,7 +95,7 @@ class Workspaces:
 
     def _write(self, connection: Connection, user: str, parts: list[str], body: bytes) -> bool:
         owner, key, name = owner_key(user), _key(parts), "/".join(parts)
-        replaced = rows.size_of(connection, owner, key)
+        replaced = rows.find(connection, owner, key)
         if replaced is None:
             _refuse_folder(connection, owner, parts)
             name = _spell(connection, owner, parts)
@@ -104,13 +104,13 @@ class Workspaces:
         return replaced is not None
 
     def _check_quota(
-        self, connection: Connection, owner: str, name: str, size: int, *, replaced: int | None
+        self, connection: Connection, owner: str, name: str, size: int, *, replaced: WorkspaceFile | None
     ) -> None:
-        """Check the quota for a new size; ``replaced`` is the size of the file of that name, if it exists."""
+        """Check the quota for a new size; ``replaced`` is the file of that name, if it exists."""
         count, total = rows.totals(connection, owner)
         if count - (replaced is not None) >= self._max_files:
             raise FileFault(f"The limit of {self._max_files:,} files is reached; delete a file first.")
-        room = self._max_bytes - total + (replaced or 0)
+        room = self._max_bytes - total + (0 if replaced is None else replaced.size)
         if size > room:
             raise FileFault(f"{name} has {size:,} bytes, and {max(room, 0):,} are free; delete a file first.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.unit.connectors.conftest import Gateway
@@ -67,26 +67,12 @@ async def test_many_messages_behind_hanging_file_delay_no_other_chat(open_gatewa
 
 
 class Held:
-    """A message sink that takes one message for each release of ``let``."""
+    """A receiver that takes one message for each release of ``let``."""
 
     def __init__(self, fault: Exception | None = None) -> None:
         self.begun: asyncio.Queue[str] = asyncio.Queue()
         self.let = asyncio.Semaphore(0)
         self.fault = fault
-
-    def ready(self) -> None: ...
-
-    def alive(self) -> None: ...
-
-    async def paired_ids(self, most: int) -> Sequence[str]:
-        del most
-        return []
-
-    async def load_records(self, name: str) -> Mapping[str, bytes]:
-        raise NotImplementedError
-
-    async def save_records(self, name: str, changes: Mapping[str, bytes | None]) -> None:
-        raise NotImplementedError
 
     async def hear(self, heard: IncomingMessage) -> None:
         self.begun.put_nowait(heard.id)

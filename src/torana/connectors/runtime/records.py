@@ -24,7 +24,7 @@ class AccountRecords:
     async def load(self, name: str) -> Mapping[str, bytes]:
         """Return the records of this name. Raises ``RetryLater``."""
         try:
-            return await self._database.run(partial(connector_records.load, account=self._account, name=name))
+            return await self._database.read(partial(connector_records.load, account=self._account, name=name))
         except StoreUnavailable as error:
             raise RetryLater(f"records of the account cannot be read: {error.detail}") from error
 

@@ -73,7 +73,8 @@ class Schedule:
     @property
     def run_at(self) -> datetime:
         """Return the next due time of an active schedule."""
-        assert self.due_at is not None  # noqa: S101 - every active schedule has a due time
+        if self.due_at is None:
+            raise ValueError(f"the schedule {self.id} is not active")
         return self.due_at
 
 

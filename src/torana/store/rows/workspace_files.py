@@ -47,14 +47,10 @@ def read(connection: Connection, owner: str, key: str, *, limit: int) -> bytes |
     return None if row is None else row[0] or b""  # SQLite's substr() returns NULL for an empty body
 
 
-def size_of(connection: Connection, owner: str, key: str) -> int | None:
-    """Return the size of a file in bytes, None if there is none."""
-    return connection.execute(_SIZE, {"owner": owner, "key": key}).scalar()
-
-
-def changed_at(connection: Connection, owner: str, key: str) -> datetime | None:
-    """Return the time of a file's last change, None if there is no file."""
-    return connection.execute(_CHANGED, {"owner": owner, "key": key}).scalar()
+def find(connection: Connection, owner: str, key: str) -> WorkspaceFile | None:
+    """Return a file, None if there is none."""
+    row = connection.execute(_FIND, {"owner": owner, "key": key}).first()
+    return None if row is None else WorkspaceFile(*row)
 
 
 def spelling_of(connection: Connection, owner: str, key: str) -> str | None:
@@ -88,11 +84,11 @@ def delete_all(connection: Connection, owner: str) -> int:
 
 _of_owner = files.c.owner == sa.bindparam("owner")
 _chosen = _of_owner & (files.c.key == sa.bindparam("key"))
-_LIST = sa.select(files.c.name, files.c.size, files.c.changed_at).where(_of_owner).order_by(files.c.name)
+_FILES = sa.select(files.c.name, files.c.size, files.c.changed_at)
+_LIST = _FILES.where(_of_owner).order_by(files.c.name)
+_FIND = _FILES.where(_chosen)
 _TOTALS = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(files.c.size), 0)).where(_of_owner)
 _READ = sa.select(sa.func.substr(files.c.body, 1, sa.bindparam("limit"), type_=sa.LargeBinary())).where(_chosen)
-_SIZE = sa.select(files.c.size).where(_chosen)
-_CHANGED = sa.select(files.c.changed_at).where(_chosen)
 _INSIDE = (
     sa.select(files.c.name)
     .where(_of_owner, files.c.key >= sa.bindparam("first"), files.c.key < sa.bindparam("end"))

@@ -73,12 +73,11 @@ class Homeserver(nio.AsyncClient):
         name = f"keys of {self.device_id}"
         store = KeyStore(self.user_id, self.device_id)
         records = await sink.load_records(name)
+        store.load(records)
         file = earlier / f"{self.user_id}_{self.device_id}.db" if earlier and not records else None
         if file is not None and await asyncio.to_thread(file.is_file):
             store.copy_file(file)
             _log.info("matrix_keys_copied", extra={"directory": str(earlier)})
-        store.load(records)
-        store.watch(everything=not records)
         self._stored_keys = StoredKeys(store, lambda changes: sink.save_records(name, changes))
         self.store = store
         self.olm = _Olm(self.user_id, self.device_id, store)

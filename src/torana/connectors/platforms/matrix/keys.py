@@ -34,41 +34,30 @@ class KeyStore(SqliteMemoryStore):
             "WHERE tables.type = 'table' AND tables.name NOT IN ('storeversion', 'sqlite_sequence')"
         )
         self._columns = {table: [name for _, name in rows] for table, rows in groupby(found, key=itemgetter(0))}
+        # SQLite has no parameters for names. These are the names of nio's tables.
+        self._selects = {table: f"SELECT rowid AS number, * FROM {table}" for table in self._columns}  # noqa: S608
+        self._note_changes()
 
     def load(self, records: Mapping[str, bytes]) -> None:
-        """Insert the rows of all records."""
+        """Insert the rows of all records, which do not count as changed."""
         self._memory.execute("PRAGMA foreign_keys = OFF")
         for key, body in records.items():
             table, _, number = key.partition("/")
             values = cast("dict[str, Any]", json.loads(body, object_hook=_decode))
             self._insert(table, int(number), values)
         self._memory.execute("PRAGMA foreign_keys = ON")
+        self._memory.execute("DELETE FROM changed")
 
     def copy_file(self, path: Path) -> None:
-        """Insert the rows of a database of nio."""
+        """Insert the rows of a database of nio, which all count as changed."""
         self._memory.execute("PRAGMA foreign_keys = OFF")
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
             file.row_factory = sqlite3.Row
             for (table,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-                if table in self._columns:
-                    for row in file.execute(f"SELECT rowid AS number, * FROM {table}"):  # noqa: S608
+                if table in self._selects:
+                    for row in file.execute(self._selects[table]):
                         self._insert(table, row["number"], dict(row))
         self._memory.execute("PRAGMA foreign_keys = ON")
-
-    def watch(self, *, everything: bool) -> None:
-        """Note the changes from now on; with ``everything`` all rows count as changed."""
-        # Without it, a row that REPLACE deletes would not be noted.
-        self._memory.execute("PRAGMA recursive_triggers = ON")
-        self._memory.execute(
-            "CREATE TEMP TABLE changed (name TEXT, number INTEGER, PRIMARY KEY (name, number))"
-        )
-        for table in self._columns:
-            for event, row in (("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")):
-                note = f"INSERT OR IGNORE INTO changed VALUES ('{table}', {row}.rowid)"  # noqa: S608
-                trigger = f"CREATE TEMP TRIGGER {event}_{table} AFTER {event} ON main.{table}"
-                self._memory.execute(f"{trigger} BEGIN {note}; END")
-            if everything:
-                self._memory.execute(f"INSERT INTO changed SELECT '{table}', rowid FROM {table}")  # noqa: S608
 
     def take_changes(self) -> dict[str, bytes | None]:
         """Return the records of all changed rows, None for deleted ones, and forget the changes."""
@@ -80,6 +69,19 @@ class KeyStore(SqliteMemoryStore):
         noted = [tuple(key.split("/")) for key in keys]
         self._memory.executemany("INSERT OR IGNORE INTO changed VALUES (?, ?)", noted)
 
+    def _note_changes(self) -> None:
+        """Note the changed rows from now on."""
+        # Without it, a row that REPLACE deletes would not be noted.
+        self._memory.execute("PRAGMA recursive_triggers = ON")
+        self._memory.execute(
+            "CREATE TEMP TABLE changed (name TEXT, number INTEGER, PRIMARY KEY (name, number))"
+        )
+        for table in self._columns:
+            for event, row in (("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")):
+                note = f"INSERT OR IGNORE INTO changed VALUES ('{table}', {row}.rowid)"  # noqa: S608
+                trigger = f"CREATE TEMP TRIGGER {event}_{table} AFTER {event} ON main.{table}"
+                self._memory.execute(f"{trigger} BEGIN {note}; END")
+
     def _insert(self, table: str, number: int, values: Mapping[str, Any]) -> None:
         names = ["rowid", *(name for name in self._columns.get(table, ()) if name in values)]
         if len(names) > 1:
@@ -89,12 +91,10 @@ class KeyStore(SqliteMemoryStore):
             )
 
     def _record(self, table: str, number: int) -> bytes | None:
-        rows = self._memory.execute(f"SELECT * FROM {table} WHERE rowid = ?", [number])  # noqa: S608
-        values = rows.fetchone()
-        if values is None:
+        row = self._memory.execute(f"{self._selects[table]} WHERE rowid = ?", [number]).fetchone()
+        if row is None:
             return None
-        names = [column[0] for column in rows.description]
-        return json.dumps(dict(zip(names, values, strict=True)), default=_encode).encode()
+        return json.dumps(dict(zip(self._columns[table], row[1:], strict=True)), default=_encode).encode()
 
 
 class StoredKeys:
