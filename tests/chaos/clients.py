@@ -199,6 +199,8 @@ class _Conversation:
             self._note_cancelled()
         elif response.status_code in _REFUSALS:
             self._counts[f"{response.status_code} {problem.get('code', 'of the load balancer')}"] += 1
+            request = response.request
+            self._history.refusals.append(f"{request.method} {request.url.path}: {response.text}")
             _, _, accepted = problem.get("instance", "").partition("v1/turns/")
             if accepted:
                 self._acknowledge(accepted)

@@ -68,6 +68,8 @@ class History:
     streamed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     #: The turns that clients wanted to cancel.
     cancelled: set[str] = field(default_factory=set[str])
+    #: Requests that were refused for a time, with their responses.
+    refusals: list[str] = field(default_factory=list[str])
     #: Responses that no client expects.
     unexpected: list[str] = field(default_factory=list[str])
 
