@@ -125,14 +125,20 @@ class PostgresServer:
         assert done.returncode == 0, (self.directory / "output").read_text()
 
 
-class CuttingProxy:
-    """A proxy before a server that cuts a connection at its next COMMIT, once, if ``cut`` is set.
+#: The start of the message that ends the server's answer to a message of the client.
+_READY = b"Z\0\0\0\5"
 
-    ``before``: the server never gets the COMMIT. ``after``: the client never gets the answer.
+
+class PostgresProxy:
+    """A proxy before a server that counts round trips.
+
+    If ``cut`` is set, it cuts a connection at its next COMMIT, once. ``before``: the server never gets the
+    COMMIT. ``after``: the client never gets the answer.
     """
 
     def __init__(self, port: int) -> None:
         self.cut: Literal["before", "after"] | None = None
+        self.round_trips = 0
         self._server = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -160,6 +166,7 @@ class CuttingProxy:
                         self.cut = None if cut else self.cut
                         return
                     (server if ready is client else client).sendall(data)
+                    self.round_trips += data.count(_READY) if ready is server else 0
                     if cut == "after":
                         self.cut = None
                         server.recv(65_536)

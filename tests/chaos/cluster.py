@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 from tests.chaos.history import Stored, StoredTurn
 from tests.chaos.program import ROOT, TOOLS, Program
 from tests.parts import require
-from tests.postgres import CuttingProxy, PostgresServer
+from tests.postgres import PostgresProxy, PostgresServer
 from tests.standins.servers import free_port
 from tests.waiting import eventually
 
@@ -36,7 +36,7 @@ class Replica(Program):
     """A gateway of the checkout that runs the tests, with a connection to the database that can be cut."""
 
     def __init__(
-        self, *, home: Path, tools: Path, proxy: CuttingProxy, database: str, settings: dict[str, str]
+        self, *, home: Path, tools: Path, proxy: PostgresProxy, database: str, settings: dict[str, str]
     ) -> None:
         home.mkdir()
         self.proxy = proxy
@@ -164,7 +164,7 @@ class Cluster:
         self.server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'torana'")
 
     def _add(self, home: Path, starting: ExitStack) -> None:
-        proxy = CuttingProxy(self.server.port)
+        proxy = PostgresProxy(self.server.port)
         starting.callback(proxy.close)
         database = self.server.url("torana", port=proxy.port)
         replica = Replica(home=home, tools=self.tools, proxy=proxy, database=database, settings=self._settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Generator
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,9 +15,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
-from tests.postgres import CuttingProxy, PostgresServer
+from tests.postgres import PostgresProxy, PostgresServer
 
 from torana.errors import ConfigInvalid, DatabaseBusy, DatabaseTooNew, DatabaseUnusable, StoreUnavailable
+from torana.store.engine.dialects import unread
 from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
 from torana.store.engine.places import PostgresPlace
 from torana.store.engine.postgres import connection as connection_module
@@ -40,15 +41,15 @@ def database(postgres_url: str) -> Generator[PostgresDatabase]:
 
 
 @pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Generator[CuttingProxy]:
-    proxy = CuttingProxy(postgres_server.port)
+def proxy(postgres_server: PostgresServer) -> Generator[PostgresProxy]:
+    proxy = PostgresProxy(postgres_server.port)
     yield proxy
     proxy.close()
 
 
 @pytest.fixture
 def behind_proxy(
-    postgres_url: str, postgres_server: PostgresServer, proxy: CuttingProxy
+    postgres_url: str, postgres_server: PostgresServer, proxy: PostgresProxy
 ) -> Generator[PostgresDatabase]:
     """A database whose connections go through the proxy."""
     url = PostgresUrl(postgres_url.replace(f":{postgres_server.port}/", f":{proxy.port}/"))
@@ -278,7 +279,7 @@ async def test_process_that_is_alone_removes_the_rows_of_killed_ones(
 def test_connection_lost_at_the_commit_of_a_start_is_replaced(
     postgres_url: str,
     postgres_server: PostgresServer,
-    proxy: CuttingProxy,
+    proxy: PostgresProxy,
     moment: Literal["before", "after"],
 ) -> None:
     proxy.cut = moment
@@ -334,7 +335,7 @@ async def test_conflicting_transaction_is_repeated(database: PostgresDatabase, s
 
 
 async def test_commit_without_an_answer_that_was_done_is_not_repeated(
-    behind_proxy: PostgresDatabase, proxy: CuttingProxy
+    behind_proxy: PostgresDatabase, proxy: PostgresProxy
 ) -> None:
     runs: list[int] = []
 
@@ -350,7 +351,7 @@ async def test_commit_without_an_answer_that_was_done_is_not_repeated(
 
 
 async def test_commit_without_an_answer_that_was_not_done_is_repeated(
-    behind_proxy: PostgresDatabase, proxy: CuttingProxy
+    behind_proxy: PostgresDatabase, proxy: PostgresProxy
 ) -> None:
     runs: list[int] = []
 
@@ -564,3 +565,74 @@ async def test_error_of_one_read_does_not_affect_the_others(database: PostgresDa
 
     assert results[0] == results[2] == 1
     assert isinstance(results[1], DBAPIError)
+
+
+def note_unread(connection: Connection, *texts: str) -> None:
+    """Note texts by changes that wait for the next statement."""
+    connection.execute(unread(sa.insert(notes)), [{"event": text, "account": "a"} for text in texts])
+
+
+async def test_changes_that_wait_are_seen_by_the_next_statement_and_committed(
+    database: PostgresDatabase,
+) -> None:
+    def work(connection: Connection) -> list[str]:
+        note_unread(connection, "50 %")
+        seen = read(connection)
+        note_unread(connection, "it's \\ two", "nul \0")
+        return seen
+
+    assert await database.run(work) == ["50 %"]
+    assert await database.run(read) == ["50 %", "it's \\ two", "nul "]
+
+
+async def test_error_of_a_change_that_waits_is_that_of_its_transaction_alone(
+    database: PostgresDatabase,
+) -> None:
+    outcomes = await asyncio.gather(
+        database.run(lambda connection: note_unread(connection, "first")),
+        database.run(lambda connection: note_unread(connection, "lost", "first")),
+        database.run(lambda connection: note_unread(connection, "last")),
+        return_exceptions=True,
+    )
+    with pytest.raises(IntegrityError):
+        await database.run(lambda connection: note_unread(connection, "lost", "last"))
+
+    assert [type(outcome) for outcome in outcomes] == [type(None), IntegrityError, type(None)]
+    assert await database.run(read) == ["first", "last"]
+
+
+async def test_failed_savepoint_loses_only_its_own_changes(database: PostgresDatabase) -> None:
+    def work(connection: Connection) -> None:
+        note_unread(connection, "before")
+        with suppress(IntegrityError), connection.begin_nested():
+            note_unread(connection, "within")
+            note_unread(connection, "before")
+        with suppress(ValueError), connection.begin_nested():
+            note_unread(connection, "within")
+            raise ValueError
+        with suppress(ValueError), connection.begin_nested():
+            note_unread(connection, "within")
+            read(connection)
+            raise ValueError
+        note_unread(connection, "after")
+
+    await database.run(work)
+
+    assert await database.run(read) == ["after", "before"]
+
+
+async def test_change_that_waits_in_a_read_is_refused(database: PostgresDatabase) -> None:
+    with pytest.raises(RuntimeError, match="a read has changed the database"):
+        await database.read(lambda connection: note_unread(connection, "text"))
+
+    assert await database.run(read) == []
+
+
+async def test_rows_of_a_cursor_include_the_changes_that_wait(database: PostgresDatabase) -> None:
+    def work(connection: Connection) -> list[str]:
+        note_unread(connection, "a", "b", "c")
+        query = sa.select(notes.c.event).order_by(notes.c.event)
+        with connection.execute(query, execution_options={"yield_per": 2}) as rows:
+            return list(rows.scalars())
+
+    assert await database.run(work) == ["a", "b", "c"]

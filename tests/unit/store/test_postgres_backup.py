@@ -19,7 +19,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from tests.postgres import CuttingProxy, PostgresServer
+from tests.postgres import PostgresProxy, PostgresServer
 
 from torana.errors import (
     BackupInvalid,
@@ -439,14 +439,14 @@ def test_files_that_cannot_be_placed_leave_the_rows(
 
 
 @pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Generator[CuttingProxy]:
-    proxy = CuttingProxy(postgres_server.port)
+def proxy(postgres_server: PostgresServer) -> Generator[PostgresProxy]:
+    proxy = PostgresProxy(postgres_server.port)
     yield proxy
     proxy.close()
 
 
 def cut_at_commit(
-    proxy: CuttingProxy, cut: Literal["before", "after"], monkeypatch: pytest.MonkeyPatch
+    proxy: PostgresProxy, cut: Literal["before", "after"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut the connection at the COMMIT of the restore."""
     commit = Writer.commit
@@ -470,7 +470,7 @@ def test_restore_reports_the_outcome_of_an_unconfirmed_commit(
     engine: Engine,
     postgres_url: str,
     postgres_server: PostgresServer,
-    proxy: CuttingProxy,
+    proxy: PostgresProxy,
     data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
     cut: Literal["before", "after"],

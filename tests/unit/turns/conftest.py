@@ -202,8 +202,14 @@ OpenReplica = Callable[..., Awaitable[Replica]]
 
 
 @pytest.fixture
+def database_url(postgres_url: str) -> str:
+    """The URL of the database that the replicas use."""
+    return postgres_url
+
+
+@pytest.fixture
 async def open_replica(
-    postgres_url: str,
+    database_url: str,
     open_agent: Callable[..., TurnAgent],
     clock: Callable[[], datetime],
     monkeypatch: pytest.MonkeyPatch,
@@ -221,7 +227,7 @@ async def open_replica(
         redis: str | None = None,
     ) -> Replica:
         database = await asyncio.to_thread(
-            lambda: PostgresDatabase(url=PostgresUrl(postgres_url), replicated=True)
+            lambda: PostgresDatabase(url=PostgresUrl(database_url), replicated=True)
         )
         model = ScriptedModel(*script)
         turns = turns_over(

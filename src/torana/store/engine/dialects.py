@@ -11,9 +11,24 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-__all__ = ["FloatSum", "IsAbandoned", "IsOwn", "Larger", "Octets", "ThisReplica", "insert"]
+__all__ = ["FloatSum", "IsAbandoned", "IsOwn", "Larger", "Octets", "ThisReplica", "insert", "unread"]
 
 T = TypeVar("T")
+Change = TypeVar("Change", bound=sa.UpdateBase)
+
+#: The execution option of changes that may wait for the next statement.
+UNREAD = "torana_unread"
+
+
+def unread(change: Change) -> Change:
+    """Return a change whose number of rows is not read, and whose error no code in the transaction handles.
+
+    PostgreSQL gets it together with the next statement whose result is read, or with the COMMIT, and reports
+    its error there.
+    """
+    if isinstance(change, sa.Insert):
+        change = change.inline()
+    return change.execution_options(**{UNREAD: True})
 
 
 @compiles(OnConflictDoUpdate, "postgresql")

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import GATEWAY_OWNER, new_id
+from torana.store.engine.dialects import unread
 from torana.store.engine.tables import audit
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class AuditEntry:
 def record(connection: Connection, act: Act, action: str, target: str, **detail: Any) -> None:
     """Store an action, such as ``token.create``, with the id of its object."""
     connection.execute(
-        sa.insert(audit),
+        _RECORD,
         {
             "id": new_id("aud"),
             "at": act.at,
@@ -89,3 +90,6 @@ def _entry(row: RowMapping) -> AuditEntry:
     act = Act(principal=row["principal"], source=row["source"], at=row["at"])
     detail = json.loads(row["detail"])
     return AuditEntry(id=row["id"], act=act, action=row["action"], target=row["target"], detail=detail)
+
+
+_RECORD = unread(sa.insert(audit))

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import GATEWAY_OWNER, DeliveryState, Turn, new_id
+from torana.store.engine.dialects import unread
 from torana.store.engine.tables import deliveries, owned_by, subscriptions, undelivered, unsent
 from torana.store.rows import approvals
 
@@ -73,12 +74,14 @@ class Delivery:
     ended_at: datetime | None = None
 
 
-def add(connection: Connection, turn: Turn) -> None:
+def add(connection: Connection, turn: Turn, *, subscribed: bool = True) -> None:
     """Add the delivery of a turn's end; called in the transaction that ends the turn.
 
     A shown preview becomes the reply. A merged turn has no delivery: the other turn's reply answers it.
+    ``subscribed`` is false if no account is notified of this end (``is_subscribed``).
     """
-    _announce(connection, turn)
+    if subscribed:
+        _announce(connection, turn)
     if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
         return
     text = _text_of(turn, told=approvals.count_delivered_characters(connection, turn.id))
@@ -360,6 +363,8 @@ def _delivery(row: RowMapping) -> Delivery:
     return Delivery(**{**row, "part": row["part"] % _ASIDE})
 
 
+#: True if an account is notified of the event ``:event``.
+is_subscribed = sa.exists().where(subscriptions.c.event == sa.bindparam("event"))
 _SUBSCRIBED = (
     sa.select(subscriptions.c.account)
     .where(subscriptions.c.event == sa.bindparam("event"))
@@ -375,16 +380,17 @@ _WAITING = sa.select(deliveries.c.number).where(
     deliveries.c.account == sa.bindparam("account"),
     deliveries.c.line == sa.bindparam("line"),
 )
-_INSERT = sa.insert(deliveries)
+_INSERT = unread(sa.insert(deliveries))
 _INSERT_RETURNING = sa.insert(deliveries).returning(*deliveries.c)
 _GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))
-_UPDATE = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_ONE = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_UPDATE = unread(_ONE)
 _SET_ASIDE = (
     sa.update(deliveries)
     .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
     .values(part=deliveries.c.part + _ASIDE)
 )
-_CUT = _UPDATE.where(deliveries.c.state == "pending", deliveries.c.text == sa.bindparam("was"))
+_CUT = _ONE.where(deliveries.c.state == "pending", deliveries.c.text == sa.bindparam("was"))
 _BEGIN = _CUT.values(state="sending", tries=deliveries.c.tries + 1)
 _CHANGE = sa.update(deliveries)
 _STALE = (

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from torana.errors import Erased, KeyReused
 from torana.messages import Inbound, Turn
+from torana.store.engine.dialects import unread
 from torana.store.engine.tables import keys
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Accepted, NewTurn
@@ -66,9 +67,9 @@ def find(connection: Connection, inbound: Inbound, now: datetime) -> Turn | None
 
 def _keep(connection: Connection, inbound: Inbound, turn: Turn) -> None:
     """Store the message's key for the turn, and delete expired keys."""
-    connection.execute(sa.delete(keys).where(keys.c.created_at <= turn.created_at - KEPT))
+    connection.execute(_EXPIRE, {"before": turn.created_at - KEPT})
     connection.execute(
-        sa.insert(keys),
+        _INSERT,
         {
             "owner": inbound.owner,
             "key": _digest(inbound),
@@ -89,3 +90,7 @@ def _fingerprint(inbound: Inbound) -> bytes:
     said = [inbound.content, inbound.channel, inbound.user, inbound.on_busy]
     said += [hashlib.sha256(file.body).hexdigest() for file in inbound.files]
     return hashlib.sha256(json.dumps(said).encode()).digest()
+
+
+_EXPIRE = unread(sa.delete(keys).where(keys.c.created_at <= sa.bindparam("before")))
+_INSERT = unread(sa.insert(keys))

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from torana.store.engine.dialects import unread
 from torana.store.engine.tables import calls, steps
 
 
@@ -58,14 +59,14 @@ _SIZES = [
     )
     for column in (steps.c.body, calls.c.result)
 ]
-_SETTLE = sa.insert(steps)
-_START = sa.insert(calls)
+_SETTLE = unread(sa.insert(steps))
+_START = unread(sa.insert(calls))
 _ONE_CALL = (
     (calls.c.turn_id == sa.bindparam("key"))
     & (calls.c.step == sa.bindparam("at"))
     & (calls.c.id == sa.bindparam("call"))
 )
-_FORGET = sa.delete(calls).where(_ONE_CALL)
-_FINISH = sa.update(calls).where(_ONE_CALL)
-_CLEAR_CALLS = sa.delete(calls).where(calls.c.turn_id == sa.bindparam("key"))
-_CLEAR_STEPS = sa.delete(steps).where(steps.c.turn_id == sa.bindparam("key"))
+_FORGET = unread(sa.delete(calls).where(_ONE_CALL))
+_FINISH = unread(sa.update(calls).where(_ONE_CALL))
+_CLEAR_CALLS = unread(sa.delete(calls).where(calls.c.turn_id == sa.bindparam("key")))
+_CLEAR_STEPS = unread(sa.delete(steps).where(steps.c.turn_id == sa.bindparam("key")))

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Turn, Usage
-from torana.store.engine.dialects import ThisReplica, insert
+from torana.store.engine.dialects import ThisReplica, insert, unread
 from torana.store.engine.tables import approvals as asked
 from torana.store.engine.tables import calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
@@ -79,11 +79,9 @@ def accept(connection: Connection, inbound: Inbound, new: NewTurn, *, hold: bool
     token, because a turn has the rights of its token; other messages are queued. Raises ``SessionBusy`` if the
     session is busy and the message asks to be rejected then.
     """
-    queued = _in_session(connection, inbound, new)
+    queued, is_busy = _in_session(connection, inbound, new)
     session = {"session_id": queued.session_id}
-    # A new session has no turns yet.
-    found = connection.execute(_UNFINISHED, session).mappings() if queued.seq > 1 else ()
-    unfinished_turns = list(found)
+    unfinished_turns = connection.execute(_UNFINISHED, session).mappings().all() if is_busy else ()
     if unfinished_turns and inbound.on_busy == "reject":
         raise SessionBusy
     free = not unfinished_turns and not hold
@@ -114,7 +112,7 @@ def answer_at_once(
     history: tuple[bytes, int] | None = None,
 ) -> Turn:
     """Store a message with its reply as a completed turn; ``history`` is as in ``Ending``."""
-    queued = _in_session(connection, inbound, new)
+    queued, _ = _in_session(connection, inbound, new)
     turn = replace(queued, state="completed", attempt=1, reply=text, model="torana", ended_at=new.at)
     connection.execute(_INSERT, _values(turn))
     if history is not None:
@@ -151,7 +149,7 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
     Stores its history and deliveries. Returns the ended turns, including those that were merged into it, and
     the claimed turn, if any. The journal is deleted unless the turn failed.
     """
-    beside = _beside(connection, turn)
+    beside = _beside(connection, turn, ending)
     ended = _end_all(connection, turn, ending, beside)
     timings.store(connection, ending.times)
     if not beside.others:
@@ -162,7 +160,7 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
 
 def end_queued(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     """End a turn that is not running, with the turns that were merged into it."""
-    return _end_all(connection, turn, ending, _beside(connection, turn))
+    return _end_all(connection, turn, ending, _beside(connection, turn, ending))
 
 
 def fail_bare(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
@@ -277,8 +275,11 @@ def claim_all(connection: Connection) -> list[Turn]:
     return [turn for turn in claimed if turn is not None]
 
 
-def _in_session(connection: Connection, inbound: Inbound, new: NewTurn) -> Turn:
-    """Return the message as the next turn of its session, which is created if needed; stores no turn."""
+def _in_session(connection: Connection, inbound: Inbound, new: NewTurn) -> tuple[Turn, bool]:
+    """Return the message as the next turn of its session, and whether the session has unfinished turns.
+
+    Creates the session if needed, and stores no turn.
+    """
     row = connection.execute(
         _TAKE_SEQ,
         {
@@ -293,7 +294,7 @@ def _in_session(connection: Connection, inbound: Inbound, new: NewTurn) -> Turn:
             "updated_at": new.at,
         },
     ).one()
-    return Turn(
+    turn = Turn(
         id=new.turn_id,
         owner=inbound.owner,
         session_id=row.id,
@@ -310,6 +311,7 @@ def _in_session(connection: Connection, inbound: Inbound, new: NewTurn) -> Turn:
         message=inbound.message,
         place=inbound.place,
     )
+    return turn, row.is_busy
 
 
 def _is_own(row: RowMapping, inbound: Inbound) -> bool:
@@ -320,22 +322,25 @@ def _is_own(row: RowMapping, inbound: Inbound) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RelatedRows:
-    """The related rows of a turn that ends: unfinished turns of its session, open approvals, a journal.
+    """Whether related rows of a turn that ends exist, and the turn's reservation and usage.
 
-    Most turns have none, and one query is cheaper than several updates without effect. ``held`` is the turn's
-    reservation and usage.
+    The rows are other unfinished turns of the session, open approvals, a journal, and subscriptions to its end.
+    Most turns have none, and one query is cheaper than several updates without effect.
     """
 
     others: bool
     asks: bool
     journal: bool
+    subscribed: bool
     held: usage.Held
 
 
-def _beside(connection: Connection, turn: Turn) -> _RelatedRows:
-    key = {"turn_id": turn.id, "session_id": turn.session_id}
+def _beside(connection: Connection, turn: Turn, ending: Ending) -> _RelatedRows:
+    event = _with_ending(turn, ending).last_event
+    key = {"turn_id": turn.id, "session_id": turn.session_id, "event": event}
     row = connection.execute(_BESIDE, key).mappings().one()
-    return _RelatedRows(others=row["others"], asks=row["asks"], journal=row["journal"], held=usage.held_of(row))
+    named = {name: row[name] for name in ("others", "asks", "journal", "subscribed")}
+    return _RelatedRows(**named, held=usage.held_of(row))
 
 
 def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _RelatedRows) -> list[Turn]:
@@ -344,9 +349,10 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Relate
         if beside.others
         else ()
     )
-    ended = _end(connection, turn, ending, beside.held)
+    end = partial(_end, connection, subscribed=beside.subscribed)
+    ended = end(turn, ending, held=beside.held)
     # The usage of the merged turns is charged to the turn that ran.
-    others = [_end(connection, turn_of(row), replace(ending, spent=Usage())) for row in merged]
+    others = [end(turn_of(row), replace(ending, spent=Usage())) for row in merged]
     if beside.asks:
         approvals.withdraw(connection, turn.id, ending.at)
     if ending.history is not None:
@@ -358,11 +364,13 @@ def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _Relate
     return [ended, *others]
 
 
-def _end(connection: Connection, turn: Turn, ending: Ending, held: usage.Held | None = None) -> Turn:
+def _end(
+    connection: Connection, turn: Turn, ending: Ending, *, subscribed: bool, held: usage.Held | None = None
+) -> Turn:
     used = usage.settle(connection, turn, spent=ending.spent, at=ending.at, before=held)
     ended = replace(_with_ending(turn, ending), usage=used)
-    connection.execute(_FINISH, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
-    deliveries.add(connection, ended)
+    connection.execute(_END, {"key": turn.id} | _outcome(ended) | _HOLDS_NOTHING)
+    deliveries.add(connection, ended, subscribed=subscribed)
     if turn.files and ended.state != "failed":  # only failed turns can be retried
         attachments.clear(connection, turn.id)
     return ended
@@ -457,6 +465,8 @@ def turn_of(row: RowMapping) -> Turn:
 
 # Built once: SQLAlchemy then finds the compiled SQL faster.
 _new_session = insert(sessions)
+#: With its table's name, which SQLAlchemy does not write in RETURNING.
+_SESSION_ID = sa.literal_column("sessions.id", sa.Text)
 _said = _new_session.excluded
 _is_another = sa.func.coalesce(_said.speaker != sessions.c.speaker, sa.false())
 _TAKE_SEQ = _new_session.on_conflict_do_update(
@@ -469,7 +479,11 @@ _TAKE_SEQ = _new_session.on_conflict_do_update(
         "archived_at": None,
         "updated_at": _said.updated_at,
     },
-).returning(sessions.c.id, sessions.c.next_seq)
+).returning(
+    sessions.c.id,
+    sessions.c.next_seq,
+    sa.exists().where(turns.c.session_id == _SESSION_ID, unfinished).label("is_busy"),
+)
 _UNFINISHED = (
     sa.select(turns.c.id, turns.c.state, turns.c.user, turns.c.token)
     .where(turns.c.session_id == sa.bindparam("session_id"), unfinished)
@@ -491,7 +505,7 @@ _MERGED = (
     .order_by(turns.c.seq)
 )
 #: Steering messages that the turn did not take are queued like others.
-_STEER_NO_MORE = (
+_STEER_NO_MORE = unread(
     sa.update(turns)
     .where(
         unfinished,
@@ -501,7 +515,7 @@ _STEER_NO_MORE = (
     )
     .values(on_busy="queue")
 )
-_INSERT = sa.insert(turns).values(replica=ThisReplica())
+_INSERT = unread(sa.insert(turns)).values(replica=ThisReplica())
 _GET = sa.select(turns).where(turns.c.id == sa.bindparam("id"))
 _HEARD = sa.select(turns).where(
     turns.c.account == sa.bindparam("account"), turns.c.message == sa.bindparam("message")
@@ -517,7 +531,7 @@ _NEXT = (
     .order_by((turns.c.on_busy == "interrupt").desc(), turns.c.seq)
     .limit(1)
 )
-_START = (
+_START = unread(
     sa.update(turns)
     .where(turns.c.id == sa.bindparam("key"))
     .values(state="running", attempt=turns.c.attempt + 1, replica=ThisReplica())
@@ -544,12 +558,13 @@ idle_sessions = (
     .order_by(turns.c.session_id)
 )
 _FINISH = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
+_END = unread(_FINISH)
 _AGAIN = _FINISH.values(replica=ThisReplica(), cancel_requested=False)
-_REQUEST_CANCEL = _FINISH.values(cancel_requested=True)
+_REQUEST_CANCEL = _END.values(cancel_requested=True)
 _PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
     history.c.session_id == sa.bindparam("of_session")
 )
-_KEEP = sa.insert(history).values(seq=_PLACE.scalar_subquery())
+_KEEP = unread(sa.insert(history).values(seq=_PLACE.scalar_subquery()))
 _BESIDE = sa.select(
     *usage.HELD,
     sa.exists()
@@ -562,4 +577,5 @@ _BESIDE = sa.select(
         sa.exists().where(calls.c.turn_id == sa.bindparam("turn_id")),
         sa.exists().where(steps.c.turn_id == sa.bindparam("turn_id")),
     ).label("journal"),
+    deliveries.is_subscribed.label("subscribed"),
 ).where(turns.c.id == sa.bindparam("turn_id"))

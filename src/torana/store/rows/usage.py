@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import MICRO, InputParts, Turn, Usage
-from torana.store.engine.dialects import FloatSum, Larger, insert
+from torana.store.engine.dialects import FloatSum, Larger, insert, unread
 from torana.store.engine.tables import turns, unfinished, usage
 from torana.store.rows.reports import spending
 
@@ -248,9 +248,9 @@ def _adding() -> Any:
     return new.on_conflict_do_update(index_elements=["account", "period"], set_=sums)
 
 
-_ADD = _adding()
+_ADD = unread(_adding())
 _FREED = ("reserved_tokens", "reserved_microusd")
-_SETTLE = (
+_SETTLE = unread(
     sa.update(usage)
     .where(usage.c.account == sa.bindparam("key"), usage.c.period == sa.bindparam("at"))
     .values(
@@ -258,10 +258,12 @@ _SETTLE = (
         | {name: Larger(0, usage.c[name] - sa.bindparam(name)) for name in _FREED}
     )
 )
-_FORGET_MINUTES = sa.delete(usage).where(
-    usage.c.account == sa.bindparam("key"),
-    usage.c.period < sa.bindparam("before"),
-    sa.func.length(usage.c.period) == sa.bindparam("length"),
+_FORGET_MINUTES = unread(
+    sa.delete(usage).where(
+        usage.c.account == sa.bindparam("key"),
+        usage.c.period < sa.bindparam("before"),
+        sa.func.length(usage.c.period) == sa.bindparam("length"),
+    )
 )
 #: The columns of a turn's reservation and usage.
 HELD = (
@@ -272,4 +274,4 @@ HELD = (
     *(turns.c[name] for name in USED),
 )
 _HELD = sa.select(*HELD).where(turns.c.id == sa.bindparam("id"))
-_HOLD = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
+_HOLD = unread(sa.update(turns).where(turns.c.id == sa.bindparam("key")))

@@ -161,8 +161,7 @@ class PostgresDatabase(Database):
 
     def _finish(self, work: Callable[[Any], T]) -> T | StoreUnavailable:
         try:
-            with self._writer.begin() as connection:
-                connection.rollback()
+            with self._writer.look() as connection:
                 return work(connection)
         except StoreUnavailable as error:
             return error

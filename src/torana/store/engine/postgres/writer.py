@@ -32,6 +32,7 @@ from torana.store.engine.postgres.schema import (
     check_upgrade,
     prepare,
 )
+from torana.store.engine.postgres.unsent import UnsentStatements
 
 if TYPE_CHECKING:
     import psycopg
@@ -56,8 +57,8 @@ _BE_ALONE = "SELECT pg_try_advisory_lock(%s, %s)"
 _SHARE = "SELECT pg_try_advisory_lock_shared(%s, %s)"
 _NO_LONGER_ALONE = "SELECT pg_advisory_unlock(%s, %s)"
 
-#: Each is two statements in one message, which saves the round trip of BEGIN or COMMIT. The division fails
-#: if the row of this process is gone; then the COMMIT is not executed.
+#: Each is two statements in one message. The division fails if the row of this process is gone; then the COMMIT
+#: is not executed.
 _BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {_WRITE_LOCK})"
 _STAMP_AND_COMMIT = """
 WITH stamped AS (
@@ -68,9 +69,6 @@ WITH stamped AS (
 SELECT 1 / count(*) FROM stamped; COMMIT
 """
 _DIVISION_BY_ZERO = "22012"
-
-#: The status of a connection without a transaction (libpq, ``PQTRANS_IDLE``).
-_IDLE = 0
 _REGISTER = """
 INSERT INTO replicas (id, name, version, commits, started_at, lease_until)
 VALUES (%s, %s, %s, 0, clock_timestamp(), clock_timestamp() + make_interval(secs => %s))
@@ -119,10 +117,11 @@ class Writer:
         self.lost = False
         #: The number of the last transaction that is known to be committed.
         self._commits = 0
+        self._in_transaction = False
         self._wrote = False
         self.engine: Engine = url.engine(self._open)
+        self._unsent = UnsentStatements(self.engine)
         event.listen(self.engine, "after_cursor_execute", self._note)
-        event.listen(self.engine, "do_execute_no_params", _execute_unprepared)
         try:
             self._claim()
         except BaseException:
@@ -130,17 +129,14 @@ class Writer:
             raise
 
     def begin(self) -> Connection:
-        """Return the connection with a transaction, which runs alone. A lost connection is replaced.
+        """Return the connection for a transaction, which runs alone. A lost connection is replaced.
 
-        Raises ``StoreUnavailable``, always once ``lost`` is true, or ``DBAPIError``.
+        The first statement that is sent begins the transaction. Raises ``StoreUnavailable``, always once
+        ``lost`` is true, or ``DBAPIError``.
         """
         connection = self.look()
-        try:
-            _send(connection, _BEGIN)
-        except BaseException:
-            connection.close()
-            raise
-        self._wrote = False
+        self._unsent.add(_BEGIN)
+        self._in_transaction = True
         return connection
 
     def look(self) -> Connection:
@@ -151,7 +147,7 @@ class Writer:
         if self.lost:
             raise self._taken_over()
         connection = self.engine.connect()
-        self._wrote = False
+        self._in_transaction = self._wrote = False
         return connection
 
     def commit(self, connection: Connection) -> bool:
@@ -163,7 +159,7 @@ class Writer:
         if not self._wrote:
             connection.commit()
             return False
-        if self._is_idle(connection):
+        if not self._in_transaction:
             raise RuntimeError("a read has changed the database")
         number = self._commits + 1
         try:
@@ -259,11 +255,6 @@ class Writer:
                 if holder[0] == self._pid:
                     connection.execute("SELECT pg_terminate_backend(%s, 1000)", (self._pid,))
 
-    def _is_idle(self, connection: Connection) -> bool:
-        """Return whether the connection has no transaction."""
-        driver = cast("psycopg.Connection", connection.connection.driver_connection)
-        return driver.info.transaction_status == _IDLE
-
     def _taken_over(self) -> TakenOver:
         if not self.lost:
             _log.error("database_taken_over")
@@ -285,8 +276,8 @@ class Writer:
 
         A statement that changed no row counts too: it may have searched for the row of this process.
         """
-        cursor = cast("psycopg.Cursor[Any]", arguments[1])
-        done = (cursor.statusmessage or "").partition(" ")[0]
+        cursor, statement = cast("tuple[psycopg.Cursor[Any], str]", arguments[1:3])
+        done = (cursor.statusmessage or statement).partition(" ")[0]
         if done not in _READS:
             self._wrote = True
 
@@ -294,12 +285,6 @@ class Writer:
 def _send(connection: Connection, statements: str) -> None:
     """Execute statements without parameters, in one message."""
     connection.exec_driver_sql(statements, execution_options={"no_parameters": True}).close()
-
-
-def _execute_unprepared(cursor: psycopg.Cursor[Any], statement: str, _context: object) -> bool:
-    """Execute statements that cannot be prepared together."""
-    cursor.execute(statement.encode(), prepare=False)
-    return True
 
 
 def may_succeed(error: DBAPIError) -> bool:

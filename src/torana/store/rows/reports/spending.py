@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import MICRO, Turn, Usage
-from torana.store.engine.dialects import insert
+from torana.store.engine.dialects import insert, unread
 from torana.store.engine.tables import spending
 
 Dimension = Literal["day", "model", "user", "token", "channel", "schedule"]
@@ -126,4 +126,4 @@ def _adding() -> sa.Insert:
     )
 
 
-_ADD = _adding()
+_ADD = unread(_adding())

@@ -10,7 +10,7 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from torana.store.engine.dialects import insert
+from torana.store.engine.dialects import insert, unread
 from torana.store.engine.tables import approvals, deliveries, timings
 
 TimingKind = Literal["queue", "model", "tool"]
@@ -96,7 +96,7 @@ def _upsert() -> sa.Insert:
     )
 
 
-_STORE = _upsert()
+_STORE = unread(_upsert())
 _TIMES = (
     sa.select(timings)
     .where(timings.c.turn_id == sa.bindparam("turn_id"))
