@@ -9,6 +9,8 @@ from types import MappingProxyType
 
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
+        "activity_not_announced": "Other replicas did not get events. Their `GET /v1/events` sends a `reset`.",
+        "activity_not_read": "Another program has sent an announcement that contains no events.",
         "announcements_lost": "Until the listener connects again, changes by other replicas are noticed late.",
         "budget_warning": "The usage of a budget passed 50 or 80 percent.",
         "connection_failed": "A connection to a platform or an MCP server failed. It is tried again.",

@@ -125,18 +125,22 @@ class LiveTurns:
                 return turn_id
         return None
 
-    def add(self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None) -> LiveTurn:
+    def add(
+        self, turn: Turn, *, settled: str = "", request: RequestTokens | None = None, elsewhere: bool = False
+    ) -> LiveTurn:
         """Register and return a turn, and open the event log of its current or next attempt.
 
         A turn that is registered already, because another replica ran it, keeps its waiting callers.
 
         ``settled`` is the text that earlier attempts settled. ``request`` is the first model request, if the
-        accepting transaction reserved tokens for it.
+        accepting transaction reserved tokens for it. Another replica has accepted the turn if it runs or waits
+        ``elsewhere``.
         """
         waited = self._live.get(turn.id)
         ending = waited.ending if waited is not None else asyncio.get_running_loop().create_future()
         self._live[turn.id] = one = LiveTurn(turn=turn, ending=ending, request=request)
-        self.activity.publish_turn("turn.accepted", turn, state=turn.state)
+        if not elsewhere:
+            self.activity.publish_turn("turn.accepted", turn, state=turn.state)
         attempt = turn.attempt + (turn.state == "queued")
         self.log.open(turn.id, attempt=attempt)
         if attempt == 1:
@@ -175,8 +179,6 @@ class LiveTurns:
             if one.task is None and ended.reply:
                 self._complete_text(ended.id, ended.reply)
             self.log.append(ended.id, ended.last_event, {})
-        failure = ended.failure and ended.failure.code
-        self.activity.publish_turn("turn.ended", ended, state=ended.state, error=failure)
 
     def _complete_text(self, turn_id: str, reply: str) -> None:
         """Add the part of the reply that the log lacks: another replica has recorded its deltas."""
@@ -192,6 +194,8 @@ class LiveTurns:
             self.measurements.add("turn", time.monotonic() - one.since, ended.state)
         self.sharing.end(ended.id, elsewhere=False)
         self._close(ended, one)
+        failure = ended.failure and ended.failure.code
+        self.activity.publish_turn("turn.ended", ended, state=ended.state, error=failure)
         if self._on_end is not None:
             try:
                 self._on_end(ended)

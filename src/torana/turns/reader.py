@@ -134,7 +134,7 @@ class TurnReader:
 
     def _watch(self, turn: Turn) -> LiveTurn:
         """Register a turn that another replica runs or queues."""
-        return self._live.get(turn.id) or self._live.add(turn)
+        return self._live.get(turn.id) or self._live.add(turn, elsewhere=True)
 
     def _live_times(self, turn_id: str) -> Sequence[Timing]:
         """Return the times of the running attempt, or none."""

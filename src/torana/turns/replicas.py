@@ -12,10 +12,11 @@ from functools import partial
 
 from torana.aio import wait_first
 from torana.errors import StoreUnavailable, TakenOver
-from torana.store.engine.database import Connection, Database
+from torana.store.engine.database import Announcement, Connection, Database
 from torana.store.engine.postgres import replicas
 from torana.store.rows.shared_turns import Changes, Signs, read_changes, read_signs
 from torana.turns.approvals import Approvals
+from torana.turns.events.activity_sharing import ActivitySharing
 from torana.turns.recovery import Recovery
 from torana.turns.runner import Runner
 
@@ -42,7 +43,7 @@ class ReplicaWatch:
     It ends the waits for turns that another replica has ended or deleted, cancels turns and continues approvals
     that another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica
     has ended, the turns of that replica are recovered as after a crash. It checks every second, and at once
-    when another replica announces a change.
+    when another replica announces a change. The activity of all replicas is shared.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ReplicaWatch:
         self._recovery = recovery
         self._approvals = approvals
         self._pause = pause
+        self._activity = ActivitySharing(database=database, activity=runner.live.activity)
         #: The end of the lease of each replica that seems to have ended, and the number of checks that saw it.
         self._suspected: dict[str, tuple[datetime, int]] = {}
         #: The monotonic time of the last count of these checks.
@@ -83,9 +85,11 @@ class ReplicaWatch:
         if self._database.announcements is not None:
             listening = self._keep_listening(self._database.announcements)
             self._tasks.append(asyncio.create_task(listening, name="announcements"))
+            self._activity.start()
 
     async def stop(self) -> None:
         """End the checks. The lease ends with the connection to the database."""
+        await self._activity.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -151,6 +155,7 @@ class ReplicaWatch:
         if gone:
             for name in await self._database.run(partial(replicas.remove, replicas=gone)):
                 _log.warning("replica_ended", extra={"replica": name})
+            self._activity.note_missed_events()
 
     async def _keep_checking(self) -> None:
         while True:
@@ -166,18 +171,26 @@ class ReplicaWatch:
             await self._pause(_GAP)
             await wait_first(self._announced, self._pause(_CHECK))
 
-    async def _keep_listening(self, announcements: Callable[[], AsyncGenerator[str]]) -> None:
+    async def _keep_listening(self, announcements: Callable[[], AsyncGenerator[Announcement]]) -> None:
         """Check at once when another replica announces a change; reconnect after a lost connection."""
         listening = True
         while True:
             try:
-                async with aclosing(announcements()) as sessions:
-                    async for session in sessions:
+                async with aclosing(announcements()) as found:
+                    async for announcement in found:
                         listening = True
-                        if not session or self._runner.live.has_session(session):
-                            self._announced.set()
+                        self._receive(announcement)
             except StoreUnavailable as error:
                 level = logging.WARNING if listening else logging.DEBUG
                 _log.log(level, "announcements_lost", extra={"reason": str(error.__cause__)})
             listening = False
             await self._pause(_RECONNECT)
+
+    def _receive(self, announcement: Announcement) -> None:
+        if announcement.activity is not None:
+            self._activity.receive(announcement.activity)
+            return
+        if announcement.is_first:
+            self._runner.live.activity.reset()
+        if not announcement.session or self._runner.live.has_session(announcement.session):
+            self._announced.set()

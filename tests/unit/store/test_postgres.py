@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from tests.postgres import PostgresProxy, PostgresServer
 
 from torana.errors import ConfigInvalid, DatabaseBusy, DatabaseTooNew, DatabaseUnusable, StoreUnavailable
+from torana.store.engine.database import Announcement
 from torana.store.engine.dialects import unread
 from torana.store.engine.migrate import HEAD, POSTGRES_MIGRATIONS, revisions, run_migrations
 from torana.store.engine.places import PostgresPlace
@@ -185,10 +186,10 @@ async def test_replica_ignores_its_own_announcements(replicas: list[PostgresData
     first, other = replicas
     assert first.announcements is not None
     async with aclosing(first.announcements()) as sessions:
-        assert await anext(sessions) == ""
+        assert await anext(sessions) == Announcement(is_first=True)
         await first.run(partial(announce, session="own"))
         await other.run(partial(announce, session="theirs"))
-        assert await anext(sessions) == "theirs"
+        assert await anext(sessions) == Announcement(session="theirs")
 
 
 def set_back(url: str, revision: str) -> None:

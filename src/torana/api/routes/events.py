@@ -28,8 +28,8 @@ router = new_router()
     description="The events are `turn.accepted`, `turn.started`, `turn.ended`, `approval.required`, "
     "`approval.decided`, `delivery.ended` and, for the scope `admin`, `connector.changed`. Their data has ids "
     "and states; the resources have the rest. The first event is `reset` unless the stream continues after "
-    "`Last-Event-ID` without a gap; it also comes if the client is too slow. After a `reset`, load the lists "
-    "again. The stream ends when the token expires or is revoked.",
+    "`Last-Event-ID` without a gap; it also comes if the client is too slow or events of another replica are "
+    "missing. After a `reset`, load the lists again. The stream ends when the token expires or is revoked.",
 )
 async def events(
     request: Request,

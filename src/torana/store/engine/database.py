@@ -104,6 +104,17 @@ class _PendingWrite:
         self.again.clear()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """A message of another replica, or the first one of a new connection: earlier messages may be missing."""
+
+    is_first: bool = False
+    #: The session of a changed turn; "" if the change may concern all replicas.
+    session: str | None = None
+    #: The events of the other replica's activity, as JSON.
+    activity: str | None = None
+
+
 class Database(ABC):
     """A database with one connection for all transactions, in its own thread; ``monotonic`` returns seconds."""
 
@@ -113,9 +124,8 @@ class Database(ABC):
     replica: str | None = None
     #: Whether erasures have rows, so that other processes can carry them out on their own files.
     records_erasures: bool = False
-    #: Yields the session of each change that another replica announces, "" for one that concerns all, and
-    #: raises ``StoreUnavailable``; None if there are no other replicas.
-    announcements: Callable[[], AsyncGenerator[str]] | None = None
+    #: Yields the announcements of other replicas, and raises ``StoreUnavailable``; None if there are no others.
+    announcements: Callable[[], AsyncGenerator[Announcement]] | None = None
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
@@ -38,9 +38,10 @@ class ActivityEvent:
 
 
 class Activity:
-    """The newest events of this process, in order. Events hold ids and states, and no texts.
+    """The newest events of this process and of other replicas, in order.
 
-    An event's id is ``<process>-<number>``, so a client that continues after a restart is told to begin anew.
+    Events hold ids and states, and no texts. An event's id is ``<process>-<number>``, so a client that
+    continues after a restart is told to begin anew.
     """
 
     def __init__(self, *, limit: int = 2_000) -> None:
@@ -51,11 +52,27 @@ class Activity:
         self._last = 0
         self._more = asyncio.Event()
         self._closed = False
+        #: Called with each event of this process.
+        self.on_publish: Callable[[ActivityEvent], None] | None = None
 
     def publish(self, type_: ActivityType, owner: str | None, data: Mapping[str, Any]) -> None:
+        """Add an event of this process, for the readers of all replicas."""
+        event = self.add(type_, owner, data)
+        if self.on_publish is not None:
+            self.on_publish(event)
+
+    def add(self, type_: ActivityType, owner: str | None, data: Mapping[str, Any]) -> ActivityEvent:
         """Add an event without waiting for readers; the oldest event is dropped at the limit."""
         self._last = next(self._numbers)
-        self._events.append(ActivityEvent(id=self._id(self._last), type=type_, owner=owner, data=data))
+        event = ActivityEvent(id=self._id(self._last), type=type_, owner=owner, data=data)
+        self._events.append(event)
+        self._wake()
+        return event
+
+    def reset(self) -> None:
+        """Send a ``reset`` to all readers: events are missing."""
+        self._events.clear()
+        self._last = next(self._numbers)
         self._wake()
 
     def publish_turn(self, type_: ActivityType, turn: Turn, **more: Any) -> None:

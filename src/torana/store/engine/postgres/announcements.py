@@ -1,10 +1,11 @@
-"""Announcements of changes to other replicas, through LISTEN and NOTIFY."""
+"""Announcements to other replicas, through LISTEN and NOTIFY: changes of turns, and activity."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from torana.errors import StoreUnavailable
+from torana.store.engine.database import Announcement, Connection
 from torana.store.engine.postgres.connection import PostgresUrl
 
 #: The triggers that announce a change when its transaction is committed. The payload is the id of the replica
@@ -48,21 +49,37 @@ TRIGGERS = (
 )
 
 
-async def follow_announcements(url: PostgresUrl, replica: str) -> AsyncGenerator[str]:
-    """Yield the session of each change by a replica other than ``replica``; "" if the change names no session.
+#: The channels of changes, and of the activity of replicas.
+_CHANGES, _ACTIVITY = "torana", "torana_activity"
 
-    The first value is "", as soon as the connection listens: earlier changes may have been missed. Raises
-    ``StoreUnavailable`` if the connection fails.
+#: The maximum bytes of a text of ``announce_activity``: a payload must be shorter than 8,000 bytes.
+LONGEST_ACTIVITY = 7_900
+
+_ANNOUNCE = "SELECT pg_notify(%s, concat(current_setting('torana.replica', true), ' ', %s::text))"
+
+
+def announce_activity(connection: Connection, texts: Sequence[str]) -> None:
+    """Send texts to the other replicas, each at once and in this order; they change no rows."""
+    for text in texts:
+        connection.exec_driver_sql(_ANNOUNCE, (_ACTIVITY, text))
+
+
+async def follow_announcements(url: PostgresUrl, replica: str) -> AsyncGenerator[Announcement]:
+    """Yield the announcements of other replicas than ``replica``, after the first one of this connection.
+
+    Raises ``StoreUnavailable`` if the connection fails.
     """
     import psycopg
 
     try:
         async with await url.connect_async("listener") as connection:
-            await connection.execute("LISTEN torana")
-            yield ""
+            await connection.execute(f"LISTEN {_CHANGES}; LISTEN {_ACTIVITY}".encode())
+            yield Announcement(is_first=True)
             async for note in connection.notifies():
-                sender, _, session = note.payload.partition(" ")
-                if sender != replica:
-                    yield session
+                sender, _, text = note.payload.partition(" ")
+                if sender == replica:
+                    continue
+                is_change = note.channel == _CHANGES
+                yield Announcement(session=text) if is_change else Announcement(activity=text)
     except psycopg.Error as error:
         raise StoreUnavailable from error
