@@ -12,14 +12,14 @@ from typing import Any
 
 from torana.agent.approval import ApprovalDecision, Question
 from torana.aio import wait_first
-from torana.errors import AlreadyDecided, ApprovalChanged, NotFound, NotWaiting
+from torana.errors import AlreadyDecided, ApprovalChanged, FieldFault, InvalidField, NotFound, NotWaiting
 from torana.messages import Inbound, Turn, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store.engine.database import Connection, Database, Work
 from torana.store.rows import approvals as rows
 from torana.store.rows import deliveries
 from torana.store.rows import turns as turn_rows
-from torana.store.rows.approval_questions import question_text
+from torana.store.rows.approval_questions import LONGEST_ARGUMENTS, are_too_long, question_text
 from torana.store.rows.approvals import Approval, ApprovalVerdict
 from torana.store.rows.audit import Act, record
 from torana.turns.approval_replies import as_shown
@@ -29,6 +29,10 @@ from torana.turns.journal import Persists
 _LOOK = 60.0
 
 _NOBODY = "it needs approval, and there is no person to ask"
+_TOO_LONG = (
+    "it needs approval, and its arguments are too long for a person to review: they have more than "
+    f"{LONGEST_ARGUMENTS:,} characters"
+)
 _NO_ANSWER = "it needs approval, and no answer came in time"
 
 _ELSEWHERE = (
@@ -102,12 +106,12 @@ class Approvals:
         """Create an approval for a call and wait for the decision inside ``while_waiting``.
 
         ``said`` is the reply so far. ``keep`` stores the step of the call and the approval in one transaction.
-        If there is no person to ask, the call is denied at once and only the step is stored. ``opened``
-        receives the approval if it is open.
+        If there is no person to ask, or the arguments are too long to review, the call is denied at once and
+        only the step is stored. ``opened`` receives the approval if it is open.
         """
-        if not self._can_be_asked(turn):
+        if (reason := self._denial(turn, question)) is not None:
             await keep(lambda _: None)
-            return ApprovalDecision(approved=False, reason=_NOBODY)
+            return ApprovalDecision(approved=False, reason=reason)
         key = (turn.id, question.step, question.call_id)
         waiting = self._waiting[key] = _Waiting(question)
         try:
@@ -185,6 +189,12 @@ class Approvals:
         if (waiting := self._waiting.get(call)) is not None:
             waiting.woken.set()
 
+    def _denial(self, turn: Turn, question: Question) -> str | None:
+        """Return the reason to deny a call without a question, or None."""
+        if not self._can_be_asked(turn):
+            return _NOBODY
+        return _TOO_LONG if are_too_long(question.arguments) else None
+
     def _can_be_asked(self, turn: Turn) -> bool:
         """Return whether a person can be asked: an HTTP caller, or a chat on a platform."""
         if turn.account is not None:
@@ -246,6 +256,9 @@ class Approvals:
         waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
         if waiting is None:
             raise NotWaiting(None if self._database.replica is None else _ELSEWHERE)
+        if are_too_long(arguments):
+            fault = FieldFault("/arguments", f"must have at most {LONGEST_ARGUMENTS:,} characters")
+            raise InvalidField(f"`arguments` {fault.detail}", faults=[fault])
         await waiting.question.check(arguments)
 
     async def _complete_decision(self, work: Work[Approval]) -> Approval:

@@ -54,7 +54,7 @@ class ToolCall:
     def size(self) -> int:
         """Return the approximate number of characters of the texts."""
         approval_size = size_of(self.approval) if self.approval is not None else 0
-        own_size = len(json.dumps(self.arguments)) + len(self.arguments_text or "")
+        own_size = 2 * len(json.dumps(self.arguments))  # also the readable text
         return own_size + approval_size + len(self.result or "")
 
 

@@ -64,6 +64,15 @@ def test_text_of_arguments_is_exact() -> None:
     }
 
 
+def test_very_long_arguments_are_exact_and_in_ascii() -> None:
+    arguments = {"text": "\u200b\u00e9" * 30_000}
+
+    shown = arguments_text(arguments)
+
+    assert shown.isascii()
+    assert json.loads(shown) == arguments
+
+
 def test_many_values_are_on_one_line() -> None:
     assert arguments_text({"of": ["a, b"] * 100}).count("\n") == 103
     assert "\n" not in arguments_text({"of": [0] * 200})

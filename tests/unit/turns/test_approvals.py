@@ -615,6 +615,31 @@ async def test_call_is_denied_at_once_where_no_person_can_be_asked(
     assert "there is no person to ask" in returned(gateway.model.requests[1].messages)["c1"]
 
 
+async def test_call_with_arguments_too_long_to_review_is_denied_at_once(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay(to="\u200b" * 42_000)], "Ended."), desk.toolset())
+
+    turn = await gateway.turns.accept(message())
+    await gateway.turns.reader.wait_for_end(turn)
+
+    assert (desk.done, await states(gateway)) == ([], [])
+    assert "too long for a person to review" in returned(gateway.model.requests[1].messages)["c1"]
+
+
+async def test_changed_arguments_too_long_to_review_are_refused(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    gateway = await boot(ScriptedModel([pay()], "Ended."), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await wait_for_requests(gateway, turn)
+
+    with pytest.raises(InvalidField, match="at most 250,000 characters"):
+        await decide(gateway, turn, replace(YES, arguments={"amount": 5, "to": "b" * 250_000}))
+
+    assert await states(gateway) == ["open"]
+
+
 @pytest.mark.parametrize("how", ["cancelled", "expired", "decided"])
 @pytest.mark.parametrize("before", ["", "I pay.", "May I run `pay`?"])
 async def test_closed_approval_is_not_sent_but_the_text_before_it_is(

@@ -15,6 +15,11 @@ from torana.json_bounds import has_more_values
 _SHOWN = 1_500
 #: Maximum number of values of which each has its own line.
 _LINES = 200
+#: Maximum characters of arguments in which only invisible characters are escaped.
+_READABLE = 50_000
+
+#: Maximum characters of the arguments of a call that a person can approve, as JSON in ASCII.
+LONGEST_ARGUMENTS = 250_000
 
 
 def call_digest(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -26,6 +31,11 @@ def call_digest(tool: str, arguments: Mapping[str, Any]) -> str:
     call = {"arguments": dict(arguments), "tool": tool}
     canonical = json.dumps(call, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def are_too_long(arguments: Mapping[str, Any]) -> bool:
+    """Return whether arguments are longer than a person can review (``LONGEST_ARGUMENTS``)."""
+    return len(json.dumps(arguments)) > LONGEST_ARGUMENTS
 
 
 def question_text(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -49,9 +59,12 @@ def question_text(tool: str, arguments: Mapping[str, Any]) -> str:
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Return the arguments as JSON for people: exact, and with invisible characters escaped.
 
-    Each value has its own line, unless there are so many that this would take long.
+    Each value has its own line, unless there are so many that this would take long. Very long arguments have all
+    characters escaped that are not ASCII, which is fast.
     """
     line = json.dumps(arguments, ensure_ascii=False)
+    if len(line) > _READABLE:
+        return json.dumps(arguments)
     is_long = has_more_values(line.encode(errors="replace"), _LINES)
     return escape_unprintable_json(line if is_long else _json(arguments))
 
