@@ -17,10 +17,13 @@ from torana.messages import utc_now
 from torana.store.engine.database import Database
 from torana.store.rows import workspace_files as rows
 from torana.store.rows.workspace_files import WorkspaceFile, owner_key
+from torana.workers.fair_slots import FairSlots
 
 #: Maximum depth of folders, and bytes of a name.
 _DEPTH = 8
 _NAME_BYTES = 200
+#: The maximum number of calls that wait for the database.
+_CALLS = 4
 _PUNCTUATION = frozenset(" ._-+,@()'&=")
 
 
@@ -35,8 +38,9 @@ class FileChanged(Exception):
 class Workspaces:
     """The files of all users; each user has ``max_bytes`` in at most ``max_files`` files.
 
-    A call takes effect as one transaction, in the order of the calls, even if it is cancelled. All methods
-    raise ``StoreUnavailable`` as ``Database.run`` does.
+    A call takes effect as one transaction. The calls of one user run one after the other, in their order, so
+    that messages of other users do not wait for all of them. All methods raise ``StoreUnavailable`` as
+    ``Database.run`` does.
     """
 
     def __init__(
@@ -51,15 +55,19 @@ class Workspaces:
         self._max_bytes = max_bytes
         self._max_files = max_files
         self._clock = clock
+        self._slots = FairSlots(total=_CALLS, per_user=1)
 
     async def list_files(self, user: str) -> list[WorkspaceFile]:
         """Return the user's files by name."""
-        return await self._database.read(partial(rows.list_files, owner=owner_key(user)))
+        async with self._slots.slot(user):
+            return await self._database.read(partial(rows.list_files, owner=owner_key(user)))
 
     async def read(self, user: str, name: str, *, limit: int) -> bytes:
         """Return the first ``limit`` bytes of a file. Raises ``FileFault``."""
         key = _key(_parts(name))
-        body = await self._database.read(partial(rows.read, owner=owner_key(user), key=key, limit=limit))
+        work = partial(rows.read, owner=owner_key(user), key=key, limit=limit)
+        async with self._slots.slot(user):
+            body = await self._database.read(work)
         if body is None:
             raise _missing(name)
         return body
@@ -70,7 +78,8 @@ class Workspaces:
         Idempotent. Raises ``FileFault``, also if the quota would be exceeded.
         """
         parts = _parts(name)
-        return await self._database.run(lambda connection: self._write(connection, user, parts, body))
+        async with self._slots.slot(user):
+            return await self._database.run(lambda connection: self._write(connection, user, parts, body))
 
     async def replace(self, user: str, name: str, body: bytes, *, before: bytes | None) -> None:
         """Store ``body`` if ``before`` is the content of the file; None if there was no file.
@@ -85,12 +94,15 @@ class Workspaces:
                 raise FileChanged
             self._write(connection, user, parts, body)
 
-        await self._database.run(work)
+        async with self._slots.slot(user):
+            await self._database.run(work)
 
     async def delete(self, user: str, name: str) -> None:
         """Delete a file. Raises ``FileFault``."""
         key = _key(_parts(name))
-        if not await self._database.run(partial(rows.delete, owner=owner_key(user), key=key)):
+        async with self._slots.slot(user):
+            found = await self._database.run(partial(rows.delete, owner=owner_key(user), key=key))
+        if not found:
             raise _missing(name)
 
     def _write(self, connection: Connection, user: str, parts: list[str], body: bytes) -> bool:

@@ -213,7 +213,7 @@ class Runner:
 
     async def _answer(self, turn: Turn, one: LiveTurn) -> Ending:
         """Run the agent and return the turn's end; every error becomes the turn's failure."""
-        slot = Slot(slots=self._slots, user=turn.user or turn.token or "", timeout=self._turn_timeout)
+        slot = Slot(slots=self._slots, user=_sharer(turn), timeout=self._turn_timeout)
         recorder = EventRecorder(self.live.log, self.live.sharing, turn.id, slot)
         try:
             journal = await self._open_journal(turn, one, recorder, slot)
@@ -317,7 +317,7 @@ class Runner:
         self, turn: Turn, one: LiveTurn, recorder: EventRecorder, slot: Slot
     ) -> TurnJournal:
         return await TurnJournal.open(
-            run=partial(self.writer.persist, delayed=one.delayed),
+            run=partial(self.writer.persist_progress, user=_sharer(turn), delayed=one.delayed),
             turn=turn,
             budgets=self._budgets,
             is_steered=partial(self._is_steered, turn, one),
@@ -325,3 +325,8 @@ class Runner:
             asking=partial(self._ask_approval, turn, one, recorder, slot),
             request=one.request,
         )
+
+
+def _sharer(turn: Turn) -> str:
+    """Return the key by which turns share the slots: the user, or the token of a turn without a user."""
+    return turn.user or turn.token or ""

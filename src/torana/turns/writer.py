@@ -18,9 +18,14 @@ from torana.store.engine.database import Connection, Database, Work, retry_until
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending
 from torana.turns.outcomes import failed_outcome
+from torana.workers.fair_slots import FairSlots
 
 #: Seconds between two attempts to write the end of a turn; the last pause repeats.
 _PAUSES = (0.5, 2.0, 10.0, 30.0)
+
+#: The transactions of running turns that wait for the database: of all users, and of each. The others of a user
+#: wait here, so that messages of other users do not wait for them.
+_QUEUED, _QUEUED_OF_USER = 64, 8
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +47,7 @@ class TurnWriter:
         self._budgets = budgets
         self._clock = clock
         self._pause = pause
+        self._queued = FairSlots(total=_QUEUED, per_user=_QUEUED_OF_USER)
 
     async def was_steered_elsewhere(self, turn: Turn) -> bool:
         """Return whether another replica has accepted a message that steers the turn. Raises as ``persist``."""
@@ -57,6 +63,11 @@ class TurnWriter:
         ``delayed`` is set during that time.
         """
         return await self._database.persist(work, pause=self._pause, delayed=delayed)
+
+    async def persist_progress(self, work: Work[T], *, user: str, delayed: asyncio.Event) -> T:
+        """Execute ``work`` as ``persist`` does, when few other transactions of the user's turns wait."""
+        async with self._queued.slot(user):
+            return await self.persist(work, delayed=delayed)
 
     async def record_end(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -223,3 +224,22 @@ def test_accepted_names_lead_to_one_file(name: str, workspaces: Workspaces) -> N
         assert await workspaces.list_files("ana") == []
 
     asyncio.run(store_and_delete())
+
+
+async def test_calls_of_one_user_do_not_delay_another(workspaces: Workspaces, database: Database) -> None:
+    order: list[str] = []
+
+    async def list_as(user: str) -> None:
+        await workspaces.list_files(user)
+        order.append(user)
+
+    held = threading.Event()
+    holding = asyncio.create_task(database.run(lambda _: held.wait()))
+    calls = [asyncio.create_task(list_as("ana")) for _ in range(20)]
+    await asyncio.sleep(0)
+    calls.append(asyncio.create_task(list_as("ben")))
+    await asyncio.sleep(0)
+    held.set()
+    await asyncio.gather(holding, *calls)
+
+    assert order.index("ben") <= 2

@@ -59,8 +59,8 @@ def question_text(tool: str, arguments: Mapping[str, Any]) -> str:
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Return the arguments as JSON for people: exact, and with invisible characters escaped.
 
-    Each value has its own line, unless there are so many that this would take long. Very long arguments have all
-    characters escaped that are not ASCII, which is fast.
+    Each value has its own line, unless there are so many that this would take long. In very long arguments, all
+    characters that are not ASCII are escaped, which is fast.
     """
     line = json.dumps(arguments, ensure_ascii=False)
     if len(line) > _READABLE:
