@@ -86,9 +86,9 @@ def open_files() -> int:
     return _FILES if soft == resource.RLIM_INFINITY else min(soft, _FILES)
 
 
-async def send_json(send: Any, body: Mapping[str, Any]) -> None:
-    """Send a response with status 200 over ASGI."""
-    await _send(send, HTTPStatus.OK, {"content-type": "application/json"}, body)
+async def send_json(send: Any, body: Mapping[str, Any], *, status: HTTPStatus = HTTPStatus.OK) -> None:
+    """Send a response over ASGI."""
+    await _send(send, status, {"content-type": "application/json"}, body)
 
 
 async def send_unavailable(send: Any, error: GatewayError) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
@@ -97,7 +98,10 @@ class Gateway:
         elif self._app is None and _asks_for_health(scope):
             skills = {"core": 0, "user": 0}
             body = health_body("starting", started=self._started, skills=skills, connectors=[])
-            await http11.send_json(send, body)
+            # Load balancers of replicas send requests to another one.
+            replicas = self._loaded.settings.replicas
+            status = HTTPStatus.SERVICE_UNAVAILABLE if replicas else HTTPStatus.OK
+            await http11.send_json(send, body, status=status)
         elif app := await self._ready():
             await app.asgi(scope, receive, send)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from torana.messages import Inbound, Turn, new_id
 from torana.sessions import history
 from torana.sessions.titles import title_of
 from torana.store.engine.database import Connection, Database, T
+from torana.store.engine.postgres.announcements import announce_idle_sessions
 from torana.store.rows import idempotency_keys
 from torana.store.rows import turns as rows
 from torana.store.rows.audit import Act, on_a_users, with_record
@@ -102,18 +104,26 @@ class Turns:
             self.live.sharing.start()
 
     async def stop(self, *, grace: float) -> None:
-        """Stop accepting, give running turns ``grace`` seconds, and leave the rest to the next start."""
+        """Stop accepting, give running turns ``grace`` seconds, and leave the rest to the next start.
+
+        Other replicas continue the rest at once. Callers wait for them until the ``grace`` seconds have passed.
+        """
         self._accepting = False
+        ends = time.monotonic() + grace
         while self._writing:
             await asyncio.wait(self._writing)
         self._recovery.stop()
         await self._runner.stop(grace=grace)
+        with suppress(StoreUnavailable):
+            await self._database.run(requeue)
+            if self._database.replica is not None:
+                await self._database.read(announce_idle_sessions)
+                await self.live.wait_for_other_replicas(ends - time.monotonic())
+        self.live.close()
         if self._commanding:  # the turns they wait for have ended, or end after the next start
             await asyncio.wait(self._commanding)
         await self.replicas.stop()
         await self.live.sharing.stop()
-        with suppress(StoreUnavailable):
-            await self._database.run(requeue)
 
     @property
     def draining(self) -> bool:

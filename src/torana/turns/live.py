@@ -31,6 +31,8 @@ class LiveTurn:
 
     turn: Turn
     ending: asyncio.Future[Turn]
+    #: The number of callers that wait for the end.
+    callers: int = 0
     #: The monotonic time at which the turn was accepted or recovered.
     since: float = field(default_factory=time.monotonic)
     #: The context in which the turn was accepted, with its log fields and its trace. The turn runs in it.
@@ -59,6 +61,14 @@ class LiveTurn:
         self.settled.set()
         self.approval_requested.set()
         self.approval_requested = asyncio.Event()
+
+    async def wait_for_end(self) -> Turn:
+        """Return the ended turn. Raises the error of ``abandon``."""
+        self.callers += 1
+        try:
+            return await asyncio.shield(self.ending)
+        finally:
+            self.callers -= 1
 
     @property
     def awaits_approval(self) -> bool:
@@ -222,6 +232,14 @@ class LiveTurns:
             del self._live[one.turn.id]
             one.abandon(blocked_error())
             self.log.append(one.turn.id, "turn.failed", {})
+
+    async def wait_for_other_replicas(self, seconds: float) -> None:
+        """Wait until other replicas have ended the turns that callers wait for. No turn runs here any more."""
+        for one in self._live.values():
+            one.task = None
+        awaited = [one.ending for one in self._live.values() if one.callers]
+        if awaited:
+            await asyncio.wait(awaited, timeout=seconds)
 
     def close(self) -> None:
         """Close the event logs, and end the waits of callers with an error."""

@@ -94,13 +94,13 @@ class TurnReader:
         """
         one = self._live.get(turn.id)
         if one is not None:
-            return await asyncio.shield(one.ending)
+            return await one.wait_for_end()
         found = await self.get(turn.owner, turn.id)
         if found.has_ended:
             return found
         if self._database.replica is None:
             raise self._live.blocked.not_running_error(found.session_id)
-        return await asyncio.shield(self._watch(found).ending)
+        return await self._watch(found).wait_for_end()
 
     async def wait_for_delay(self, turn: Turn) -> None:
         """Wait until a live turn is held up because the disk cannot be written."""

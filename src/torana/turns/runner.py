@@ -134,7 +134,6 @@ class Runner:
         for task in remaining:
             task.cancel()
         await asyncio.gather(*remaining, return_exceptions=True)
-        self.live.close()
 
     async def _run(self, turn: Turn, one: LiveTurn) -> None:
         with bind(turn_id=turn.id), self._trace(turn, one) as span:

@@ -130,6 +130,17 @@ def test_health_answers_while_gateway_loads(tmp_path: Path):
         assert httpx2.get(gateway.url + "/health").json()["status"] == "ok"
 
 
+def test_replica_that_loads_gets_no_requests_from_a_load_balancer(tmp_path: Path, postgres_url: str):
+    door = Door()
+    with running(tmp_path, door, replicas="true", database_url=postgres_url) as gateway:
+        door.reached.wait()
+        answer = httpx2.get(gateway.url + "/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "starting")
+        door.opened.set()
+        gateway.ready.wait()
+        assert httpx2.get(gateway.url + "/health").status_code == 200
+
+
 def test_other_requests_wait_until_gateway_has_loaded(tmp_path: Path):
     door = Door()
     with running(tmp_path, door) as gateway, ExitStack() as stack:

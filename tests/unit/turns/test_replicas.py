@@ -106,6 +106,28 @@ async def test_message_that_interrupts_is_announced(open_replica: Open, message:
     assert (await soon(await second.wait_for_end(after))).reply == "second"
 
 
+async def test_callers_of_a_stopping_replica_wait_for_turns_of_other_replicas(
+    open_replica: Open, message: Message
+) -> None:
+    gate, other_gate = asyncio.Event(), asyncio.Event()
+    first, second = await open_replica([gate, "own"]), await open_replica([other_gate, "other"], "queued")
+    own = await first.turns.accept(message())
+    await first.until_asked()
+    queued = await first.turns.accept(message())
+    other = await second.turns.accept(message(channel="other"))
+    await second.until_asked()
+    waiting = [await first.wait_for_end(turn) for turn in (own, queued, other)]
+
+    stopping = asyncio.create_task(first.turns.stop(grace=_PATIENCE))
+    await asyncio.sleep(0)  # from now on the replica starts no turn
+    gate.set()
+    await second.until_asked(2)
+    other_gate.set()
+    await stopping
+
+    assert [(await soon(one)).reply for one in waiting] == ["own", "queued", "other"]
+
+
 async def test_turn_of_a_stopping_replica_is_announced(open_replica: Open, message: Message) -> None:
     first, second = await open_replica([asyncio.Event()]), await open_replica("done")
     turn = await first.turns.accept(message())

@@ -64,6 +64,11 @@ def announce_activity(connection: Connection, texts: Sequence[str]) -> None:
         connection.exec_driver_sql(_ANNOUNCE, (_ACTIVITY, text))
 
 
+def announce_idle_sessions(connection: Connection) -> None:
+    """Have all other replicas look for queued turns: this replica starts none any more."""
+    connection.exec_driver_sql(_ANNOUNCE, (_CHANGES, ""))
+
+
 async def follow_announcements(url: PostgresUrl, replica: str) -> AsyncGenerator[Announcement]:
     """Yield the announcements of other replicas than ``replica``, after the first one of this connection.
 
