@@ -41,7 +41,7 @@ class Reload:
         self._one_at_a_time = asyncio.Lock()
 
     def kinds(self) -> Collection[str]:
-        """Return the prefixes of user ids that the current settings allow."""
+        """Return the prefixes of sender ids that the current settings allow."""
         return self._kinds
 
     async def by_signal(self) -> None:
