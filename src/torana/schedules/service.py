@@ -246,7 +246,7 @@ def _going(schedule: Schedule) -> Schedule:
 
 
 def _note(connection: Connection, schedule: Schedule, act: Act | None, action: str) -> None:
-    """Record the action if it concerns a schedule of a user's own token."""
+    """Record the action if the schedule belongs to a user."""
     if noted := auditable_act(schedule.owner, act):
         record(connection, noted, action, schedule.id)
 

@@ -158,7 +158,8 @@ def _put_in_place(
     If a step fails, the earlier steps are undone.
     """
     places = [(scratch / SKILLS, skills_dir)] if (scratch / SKILLS).exists() else []
-    # These folders are replaced even if the backup has none: their files belong to rows of the old database.
+    # These folders are replaced even if the backup does not contain them: their files belong to the old
+    # database.
     places += [(scratch / folder, data_dir / folder) for folder in (INSTALLED, WORKSPACES_NAME)]
     # Pins of other servers stay: without them the gateway would accept any tools they offer next.
     places += [(pins, data_dir / MCP_NAME / pins.name) for pins in _pins(scratch)]

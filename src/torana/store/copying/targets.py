@@ -99,7 +99,7 @@ class PostgresCopyTarget(CopyTarget):
     """A PostgreSQL database without data. No other process uses it while it is open."""
 
     def __init__(self, url: PostgresUrl, *, cluster: str | None = None) -> None:
-        """``cluster`` is the name of the deployment; the database of another one is refused."""
+        """``cluster`` is the name of the deployment; the database of another deployment is refused."""
         self._url = url
         self._cluster = cluster
 

@@ -50,8 +50,8 @@ def refuse_unfinished_restore(data_dir: Path) -> None:
     """Raise ``DataDirUnusable`` if a restore into a PostgreSQL database was interrupted at its end."""
     if left := next(data_dir.glob(f"{RESTORE_PREFIX}*/{UNFINISHED}"), None):
         raise DataDirUnusable(
-            f"a restore into the PostgreSQL database and {data_dir} was interrupted, and the two may not "
-            f"belong together. Run `torana restore` again; to keep both as they are, delete {left.parent}"
+            f"a restore into the PostgreSQL database and {data_dir} was interrupted, so the two may be of "
+            f"different backups. Run `torana restore` again; to keep both as they are, delete {left.parent}"
         )
 
 

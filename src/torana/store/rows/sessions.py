@@ -89,7 +89,7 @@ def nth_newest(connection: Connection, owner: str, channel: str, number: int) ->
 def change(
     connection: Connection, owner: str, session_id: str, values: Mapping[str, object]
 ) -> RowMapping | None:
-    """Set columns of a session: ``title`` and ``archived_at``. Return it, or None if there is none."""
+    """Set columns of a session: ``title`` and ``archived_at``. Return the session, or None if there is none."""
     if values:
         is_it = owned_by(sessions, owner) & (sessions.c.id == session_id)
         connection.execute(sa.update(sessions).where(is_it).values(values))

@@ -36,7 +36,7 @@ class Unsummarised:
     summary: str | None
     summary_to: int
     fresh_from: int
-    #: Place, number of messages and size in bytes of each row, oldest first.
+    #: Seq, number of messages and size in bytes of each row, oldest first.
     rows: Sequence[tuple[int, int, int]]
 
 
