@@ -108,7 +108,7 @@ class Turns:
             await asyncio.wait(self._writing)
         self._recovery.stop()
         await self._runner.stop(grace=grace)
-        if self._commanding:  # the turns they wait for have ended, or end after the next start
+        if self._commanding:  # their turns have ended, or end after the next start
             await asyncio.wait(self._commanding)
         await self.replicas.stop()
         await self.live.sharing.stop()

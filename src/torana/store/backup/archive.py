@@ -132,7 +132,7 @@ def restore_backup(
             suffix = _suffix(data_dir, at)
             with database.replace(Path(scratch, DATABASE_NAME), suffix, progress) as replacement:
                 replaced = _put_in_place(Path(scratch), data_dir, skills_dir, suffix, replacement)
-        for left in earlier:  # of interrupted restores
+        for left in earlier:  # left by interrupted restores
             shutil.rmtree(left)
     except ValueError as error:
         raise _incomplete(source, error) from error

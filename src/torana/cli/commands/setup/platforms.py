@@ -112,7 +112,7 @@ def first_messages(platform: ConnectedPlatform) -> Iterator[FirstSender | None]:
                 name = " ".join(filter(None, (sender.get("first_name"), sender.get("last_name"))))
                 yield FirstSender(id=str(sender["id"]), name=name, text=str(message.get("text", "")))
         if updates:
-            time.sleep(1)  # unconfirmed updates of other chats come back at once
+            time.sleep(1)  # Telegram returns unconfirmed updates of other chats at once
         yield None
 
 
