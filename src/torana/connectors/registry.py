@@ -65,7 +65,7 @@ def read_accounts(
     ]
 
 
-def kinds_of_people(tables: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+def sender_prefixes(tables: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
     """Return the prefixes of sender ids: the names and platforms of all accounts, including disabled ones."""
     return frozenset(kind for name, table in tables.items() for kind in (name, str(table.get("kind", name))))
 

@@ -44,7 +44,7 @@ class MissingRequirement(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """The skills at one time. An equal catalogue is the same object, so it can be compared with ``is``."""
+    """The skills at one time. Equal catalogues are the same object, so they can be compared with ``is``."""
 
     #: Sorted by source, then slug. Each slug occurs once.
     loaded: tuple[Skill, ...]

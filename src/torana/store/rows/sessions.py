@@ -22,7 +22,7 @@ def list_sessions(
     before: tuple[datetime, str] | None,
     limit: int,
 ) -> list[RowMapping]:
-    """Return the owner's sessions, last used first, optionally of a channel or with turns of a user.
+    """Return the owner's sessions, most recently used first, optionally of a channel or with turns of a user.
 
     ``archived`` None selects archived and other sessions.
     """

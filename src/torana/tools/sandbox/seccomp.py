@@ -39,7 +39,7 @@ _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCH, _FIRST, _SECOND, _THIRD, _FOURTH = 0, 4, 16, 24, 32, 40
 
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
-#: The usual protocols, as zero or by number: TCP, UDP, and for AF_NETLINK the one of address queries.
+#: The allowed protocols: 0 (the default; for AF_NETLINK, address queries), 1 (AF_UNIX), 6 (TCP) and 17 (UDP).
 _PROTOCOLS = (0, 1, 6, 17)
 #: ``_BUFFERS``, which are ignored: SO_SNDBUF and SO_RCVBUF. Forbidden: SO_ATTACH_FILTER, SO_LOCK_FILTER,
 #: SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF, and SO_RESERVE_MEM.
