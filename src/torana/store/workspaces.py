@@ -138,7 +138,7 @@ def _refuse_folder(connection: Connection, owner: str, parts: list[str]) -> None
 
 
 def _spell(connection: Connection, owner: str, parts: list[str]) -> str:
-    """Return the name of a new file, with the folders that exist spelled as in the names of their files."""
+    """Return the name of a new file; an existing folder in it is spelled as in the names of the files there."""
     for depth in range(len(parts) - 1, 0, -1):
         inside = rows.spelling_of(connection, owner, _key(parts[:depth]))
         if inside is not None:
