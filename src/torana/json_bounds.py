@@ -29,8 +29,8 @@ def has_more_values(text: bytes | bytearray, limit: int) -> bool:
 def count_values(text: bytes | bytearray, limit: int) -> int:
     """Return an upper bound of the number of values in a JSON text, or ``limit + 1`` if there may be more.
 
-    Names of fields do not count, but a value has at most one. Takes linear time, also for a text that is not
-    JSON.
+    Names of fields are not counted: there are at most as many names as values. Takes linear time, also for a
+    text that is not JSON.
     """
     starts = sum(map(text.count, _STARTS))
     if starts < limit:

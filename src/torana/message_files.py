@@ -11,7 +11,7 @@ from torana.messages import FileKind
 #: The noun for a file in the text of a message.
 Noun = Literal["image", "file", "voice message", "video"]
 
-#: Maximum number of files of a message over HTTP, and maximum size of each in bytes, which providers accept.
+#: Maximum number of files of a message over HTTP, and maximum size of a file in bytes, which providers accept.
 FILES_LIMIT, FILE_LIMIT = 5, 3_750_000
 
 #: Characters without a width or a place of their own, which make one name look like another.

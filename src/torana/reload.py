@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
 from torana.config import Loaded, Settings
-from torana.connectors.registry import Account, check_accounts, kinds_of_people, read_accounts
+from torana.connectors.registry import Account, check_accounts, read_accounts, sender_prefixes
 from torana.connectors.runtime.hub import Connectors
 from torana.errors import ConfigInvalid, GatewayError, SettingsFaulty
 from torana.messages import utc_now
@@ -33,7 +33,7 @@ class Reload:
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._loaded = loaded
-        self._kinds = kinds_of_people(loaded.settings.connectors)
+        self._kinds = sender_prefixes(loaded.settings.connectors)
         self._connectors = connectors
         self._audit = audit
         self._clock = clock
@@ -41,7 +41,7 @@ class Reload:
         self._one_at_a_time = asyncio.Lock()
 
     def kinds(self) -> Collection[str]:
-        """Return the prefixes of user ids that the current settings allow."""
+        """Return the prefixes of sender ids that the current settings allow."""
         return self._kinds
 
     async def by_signal(self) -> None:
@@ -73,7 +73,7 @@ class Reload:
             self._warn_of_other_changes(loaded.settings)
             await self._audit.add(act, "connectors.reload", "connectors", changed=changed)
             changed = await self._connectors.apply(accounts)
-            self._kinds = kinds_of_people(loaded.settings.connectors)
+            self._kinds = sender_prefixes(loaded.settings.connectors)
             _log.info("connectors_reloaded", extra={"accounts": changed})
             return changed
 

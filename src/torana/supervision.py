@@ -106,7 +106,7 @@ class ConnectionSupervisor(ABC, Generic[S]):
         try:
             await asyncio.wait({task})
         finally:
-            await cancel_with_grace(task, seconds=2 * _END)  # the connection's tasks get the usual time first
+            await cancel_with_grace(task, seconds=2 * _END)  # it ends its own tasks in half the time
         if task.cancelled():
             return Ended(reason="the connection was cancelled internally")
         error = _innermost(task.exception())

@@ -118,7 +118,7 @@ class _File(_Discreet, logging.handlers.RotatingFileHandler):
         """
         base = Path(self.baseFilename)
         with self._dropping:
-            for left in base.parent.glob(f"{base.name}*.part"):  # by a call that was interrupted
+            for left in base.parent.glob(f"{base.name}*.part"):  # left by an interrupted call
                 left.unlink()
             # A rotation gives a file the next name, so none is missed.
             for name in self._names():

@@ -13,7 +13,7 @@ _REQUESTS = 6
 
 
 def invalid_body(text: str) -> bytes:
-    """Return a body with a file whose name repeats the text, and whose data is no text."""
+    """Return a body with a file whose name repeats the text, and whose data is not text."""
     return f'{{"content":"x","files":[{{"name":"{text * (_BYTES // len(text))}","data":1}}]}}'.encode()
 
 

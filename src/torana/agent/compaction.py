@@ -128,7 +128,7 @@ class Compaction:
     async def _answer(self, overdue: Overdue) -> ModelResponse:
         """Return the model's summary, and charge its cost.
 
-        Raises ``ModelFailed``, and after charging the estimated usage ``ModelResponseTooLarge`` or
+        Raises ``ModelFailed``. Charges the estimated usage before it raises ``ModelResponseTooLarge`` or
         ``TimeoutError``.
         """
         request = ModelRequest(parts=[UserPromptPart(_summary_prompt(overdue))], instructions=_INSTRUCTIONS)

@@ -16,7 +16,7 @@ BODY_LIMIT = 8 * 1024 * 1024
 
 
 def parse_files(document: dict[str, Any], takes: frozenset[FileKind]) -> tuple[File, ...]:
-    """Return the files of a body, which have kinds that the model receives. Raises ``InvalidField``."""
+    """Return the files of a body. Raises ``InvalidField``, also if the kind of a file is not in ``takes``."""
     given = document.get("files")
     if given is None:
         return ()

@@ -30,11 +30,11 @@ _HEADERS = {
     "Preference-Applied": ("The preferences of `Prefer` that were applied.", "respond-async"),
     "ETag": ("The version of the list, for `If-None-Match`.", '"9f86d081884c7d65"'),
     "RateLimit": (
-        "The limit with the least remaining share: its quota (`r`), and seconds until it is full (`t`).",
+        "The most used limit: the remaining quota (`r`), and the seconds until more is available (`t`).",
         '"user";r=19;t=42',
     ),
     "RateLimit-Policy": (
-        "The limits that apply: the quota (`q`) in messages or in the unit `qu`, and the seconds (`w`).",
+        "The limits that apply: the quota (`q`), in messages or in the unit `qu`, per `w` seconds.",
         '"user";q=20;w=60, "global";q=100;w=60',
     ),
     "Torana-Budget-Warning": (
@@ -110,7 +110,7 @@ _EVENTS: dict[str, Any] = {
 
 
 def openapi_document(app: FastAPI, *, guarded: bool) -> dict[str, Any]:
-    """Return the document of an application with a token or without one."""
+    """Return the document of an application; ``guarded`` if requests need a token."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -167,7 +167,7 @@ def json_body(model: type[RequestBody], *, required: bool = True) -> dict[str, A
 
 
 def archive_body(model: type[RequestBody] | None, *, archives: Iterable[str]) -> dict[str, Any]:
-    """Return the OpenAPI request body of a handler that takes an archive, or JSON for a model."""
+    """Return the OpenAPI request body of a handler that takes an archive, or the JSON of ``model``."""
     packed = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in archives}
     if model is None:
         return {"required": False, "content": packed}

@@ -42,7 +42,7 @@ def exposition(
 
     ``turns`` are the numbers of turns that have not ended, ``ended`` of turns that ended since the start, by
     state. ``oldest_wait`` is the wait of the oldest turn that the agent has not begun, in seconds. ``redis`` is
-    whether the shared Redis server works, or None without one.
+    whether the shared Redis server works, or None if there is no such server.
     """
     # The library's global registry is not used: two gateways in a process must not share counters.
     registry = CollectorRegistry()

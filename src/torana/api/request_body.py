@@ -186,7 +186,7 @@ def wrong(name: str, detail: str) -> InvalidField:
 
 def fault(name: str, detail: str) -> FieldFault:
     """Return a fault of a field of the body."""
-    name = name.encode(errors="backslashreplace").decode()  # the name may contain half of a pair
+    name = name.encode(errors="backslashreplace").decode()  # the name may contain half of a surrogate pair
     return FieldFault("/" + name.replace("~", "~0").replace("/", "~1"), detail)
 
 
@@ -198,7 +198,7 @@ def _validate(model: type[Model], document: dict[str, Any]) -> Model:
 
 
 def _invalid_fields(error: ValidationError) -> InvalidField:
-    """Return the error for the invalid fields of a body: one fault for each field, at its top level."""
+    """Return the error for the invalid fields of a body: one fault for each top-level field."""
     details: dict[str, str] = {}
     for line in error.errors(include_url=False, include_input=False):
         name, *path = line["loc"]

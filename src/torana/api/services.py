@@ -49,7 +49,8 @@ class Connections:
     """Senders, deliveries and the status of connectors."""
 
     pairing: Pairing
-    #: The prefixes of sender ids: the accounts of the settings, and their kinds.
+    #: Returns the prefixes that a sender's id may have: the names of the accounts in the settings, and their
+    #: platforms.
     kinds: Callable[[], Collection[str]]
     deliveries: Deliveries
     #: Returns the status of every account with its numbers of deliveries.
@@ -102,8 +103,8 @@ class Services:
     uploads: UploadSlots = field(default_factory=UploadSlots)
     #: Maximum number of concurrent searches: each may occupy a thread for a second.
     searches: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
-    #: Maximum number of lists of calls that are made at a time: each may occupy a thread.
-    call_lists: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
+    #: Maximum number of requests for a turn's tool calls at a time: each may occupy a thread.
+    tool_calls: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
     #: Maximum number of turns that are read at a time for event streams: a reply may have megabytes.
     stream_starts: FairSlots = field(default_factory=lambda: FairSlots(total=16, per_user=2))
     #: Maximum number of long responses at a time: each may occupy some 12 MB until the client has read it.

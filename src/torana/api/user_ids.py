@@ -28,7 +28,7 @@ def read_user_id(segment: str) -> str:
     except ValueError:
         raise NotFound("the user id is invalid: `~` must be followed by the base64url of UTF-8") from None
     if not 1 <= len(user) <= ID_LIMIT or "\0" in user or write_user_id(user) != segment:
-        raise NotFound("the user id is invalid, or has another form in a path")
+        raise NotFound("the user id is invalid, or must be written in another form in a path")
     return user
 
 

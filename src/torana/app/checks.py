@@ -96,7 +96,7 @@ def check_tools(loaded: Loaded) -> Sequence[str]:
     """Check that the operator's tools can be imported and offered. Return their names."""
     with loaded.annotate_errors():
         own = load_tools(loaded.settings.tools)
-        # The database opens its file at the first query, and there is none here.
+        # The database opens its file at the first query, and this check makes no query.
         database = SqliteDatabase(path=loaded.settings.data_dir / DATABASE_NAME)
         try:
             build_toolset(_groups(loaded, database), own=own, computing=Computing())

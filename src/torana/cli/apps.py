@@ -13,7 +13,7 @@ class CommandGroup(TyperGroup):
     """A group of commands that finds a command without importing pydantic."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command with the whole first sentence of its help for lists, or None."""
+        """Return the command, or None. Lists of commands show the whole first sentence of its help."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             command.short_help = command.get_short_help_str(sys.maxsize)
@@ -28,9 +28,9 @@ class CommandGroup(TyperGroup):
 
 
 def new_app(*, is_group: bool = False) -> typer.Typer:
-    """Return the application of a command, or of a group of commands, which gets its help from ``torana``.
+    """Return the application of a command, or of a group of commands.
 
-    Its help is plain text: Typer's formatted help imports rich, which takes as long as all the rest.
+    Its help is plain text: Typer's formatted help imports rich, which takes as long as all other imports.
     """
     return typer.Typer(
         cls=CommandGroup,

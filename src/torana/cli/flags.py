@@ -42,7 +42,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def check_one_gateway(url: str | None, *, config: Path | None, data_dir: Path | None) -> None:
-    """Raise ``BadParameter`` for the options of a remote gateway and of one on this machine together."""
+    """Raise ``BadParameter`` if options of a remote gateway and of a local gateway are combined."""
     if url is not None and (config is not None or data_dir is not None):
         raise typer.BadParameter("--url cannot be combined with --config and --data-dir")
 

@@ -51,7 +51,7 @@ def _describe_free_address(settings: Settings) -> str:
         if _read_health(address) is None:
             raise
         directory = "another data directory"
-        with suppress(OperatorError):  # it needs a token, which another gateway must not see
+        with suppress(OperatorError):  # that gateway may need a token, and must not see this one
             _, there = _read_state(RunningGateway(address=address, headers={}))
             directory = f"the data directory {there['data_dir']['value']}"
         raise OperatorError(

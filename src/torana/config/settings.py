@@ -53,8 +53,8 @@ TABLES = frozenset({"connectors", "mcp"})
 class Settings(BaseModel):
     """The operator's settings: validated, complete and frozen.
 
-    ``load`` builds them from flags, environment and files. Built directly, they have the arguments and
-    defaults.
+    ``load`` builds them from flags, environment and files. An object that is built directly has only its
+    arguments and the defaults.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
@@ -121,7 +121,7 @@ class Settings(BaseModel):
         default=None,
         description=(
             "The name of this deployment, such as `production`. The first start stores it in the PostgreSQL "
-            "database, which then refuses gateways with another name or without one."
+            "database, which then refuses gateways with another name or without a name."
         ),
     )
     redis_url: RedisUrl = Field(

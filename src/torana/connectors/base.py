@@ -326,7 +326,7 @@ class Connector(ABC, Generic[S]):
 
     @property
     def link(self) -> str | None:
-        """The address that opens a chat with the account; None without one, or before the first connection."""
+        """The address that opens a chat with the account; None if unknown, as before the first connection."""
         return None
 
     @property

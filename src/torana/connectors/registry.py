@@ -65,8 +65,8 @@ def read_accounts(
     ]
 
 
-def kinds_of_people(tables: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Return the prefixes of user ids for the accounts in the settings, including disabled accounts."""
+def sender_prefixes(tables: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """Return the prefixes of sender ids: the names and platforms of all accounts, including disabled ones."""
     return frozenset(kind for name, table in tables.items() for kind in (name, str(table.get("kind", name))))
 
 

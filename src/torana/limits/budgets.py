@@ -230,7 +230,7 @@ class Budgets:
     ) -> Settled:
         """Reserve the tokens that a tool's result adds to the turn's next model request.
 
-        ``likely`` is the likely size of the request before, if known.
+        ``likely`` is the likely size of the previous model request, if known.
         """
         if not self._limits.bound_calls:
             return Settled()

@@ -64,7 +64,7 @@ class LimitUsage:
 
     @property
     def is_violated(self) -> bool:
-        """Return whether the maximum, or with no reservations the likely amount, does not fit."""
+        """Return whether the maximum amount does not fit; if nothing is reserved, the likely amount counts."""
         if self.asked == 0 or self.spent + self.reserved + self.asked <= self.rule.limit.quota:
             return False
         return self.reserved > 0 or self.is_spent
@@ -79,7 +79,7 @@ class LimitUsage:
         return max(0, self.rule.limit.quota - self.spent - self.reserved)
 
     def with_spent(self, spent: int) -> LimitUsage:
-        """Return the usage after the requested amount is spent (``spent``) or reserved (the rest)."""
+        """Return the usage after ``spent`` of the requested amount is spent, and the rest is reserved."""
         reserved = self.reserved + self.asked - spent
         return replace(self, spent=self.spent + spent, reserved=reserved, asked=0, likely=0)
 

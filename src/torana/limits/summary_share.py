@@ -14,7 +14,8 @@ def allows_summary(
 ) -> bool:
     """Return whether a summary for a turn's session fits its user's limits and the share in percent.
 
-    Without reported usage of turns the share is unknown and does not apply, unless it is 0.
+    If no turn has reported usage, the share of the summaries is unknown, and every ``percent`` but 0 allows the
+    summary.
     """
     if percent == 0:
         return False

@@ -32,7 +32,7 @@ class Recalled:
 def rank(terms: Sequence[str], candidates: Sequence[Candidate], *, total: int) -> list[Recalled]:
     """Return the candidates that contain a term, best first, equal scores newest first.
 
-    ``candidates`` are all memories of a user that contain any of the terms, out of ``total``.
+    ``candidates`` are all memories of a user that contain any of the terms. The user has ``total`` memories.
     """
     counts = [_count_terms(terms, candidate) for candidate in candidates]
     rarity = {term: _rarity(sum(term in found for found in counts), total) for term in terms}

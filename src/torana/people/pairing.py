@@ -17,7 +17,8 @@ from torana.store.rows.audit import Act
 from torana.store.rows.senders import Asker, Paired, SenderState
 from torana.tools.validation_messages import suggest_name
 
-#: The validity of a code. A code from further in the future was made with a wrong clock, and has expired.
+#: The validity of a code. A code that is valid for longer was created when the clock was wrong, and counts as
+#: expired.
 VALID = timedelta(hours=1)
 
 #: The reason that schedules get when a denial pauses them.

@@ -49,7 +49,7 @@ class SharedErasures:
         return not failed
 
     async def stop(self) -> None:
-        """Stop following."""
+        """Stop following new erasures."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -15,7 +15,7 @@ from torana.schedules.rules import next_due, smallest_gap
 from torana.schedules.words import read_instant, read_rule
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import schedules as rows
-from torana.store.rows.audit import Act, on_a_users, record
+from torana.store.rows.audit import Act, auditable_act, record
 from torana.store.rows.schedules import Schedule, ScheduleKind
 from torana.turns.commands import WORDS
 
@@ -246,8 +246,8 @@ def _going(schedule: Schedule) -> Schedule:
 
 
 def _note(connection: Connection, schedule: Schedule, act: Act | None, action: str) -> None:
-    """Record the action if it concerns a schedule of a user's own token."""
-    if noted := on_a_users(schedule.owner, act):
+    """Record the action if the schedule belongs to a user."""
+    if noted := auditable_act(schedule.owner, act):
         record(connection, noted, action, schedule.id)
 
 

@@ -133,9 +133,10 @@ class Sessions:
         limit: int,
         after: str | None,
     ) -> Page[Session]:
-        """Return the owner's sessions, last used first, optionally of a channel or with turns of a user.
+        """Return the owner's sessions, the most recently used first.
 
-        ``archived`` None selects archived and other sessions.
+        With ``channel`` or ``user``, only the sessions of the channel, or with turns of the user. ``archived``
+        None selects archived and other sessions.
         """
         work = partial(
             session_rows.list_sessions,

@@ -107,7 +107,7 @@ class InstalledSkills:
 def not_approved_message(slug: str) -> str:
     """Return the error for a script of a skill whose scripts are not approved."""
     return (
-        f"The scripts of the skill {slug!r} are not approved; the operator can do so with "
+        f"The scripts of the skill {slug!r} are not approved; the operator can approve them with "
         f"`torana skills approve {slug}`."
     )
 

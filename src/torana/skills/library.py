@@ -28,7 +28,7 @@ from torana.skills.skill import BrokenSkill, Skill, Source
 CORE_DIR = Path(__file__).with_name("core")
 
 FILE_BYTES_LIMIT = 64 * 1024
-#: Seconds between two scans of the user's directory, and seconds that a caller waits for one.
+#: Seconds between two scans of the user's directory, and seconds that a caller waits for a scan.
 LOOK_INTERVAL = 1.0
 PATIENCE = 0.02
 
@@ -44,7 +44,7 @@ class MissingRequirement(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """The skills at one time. An equal catalogue is the same object, so it can be compared with ``is``."""
+    """The skills at one time. Equal catalogues are the same object, so they can be compared with ``is``."""
 
     #: Sorted by source, then slug. Each slug occurs once.
     loaded: tuple[Skill, ...]

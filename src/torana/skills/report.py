@@ -117,7 +117,7 @@ def _head(file: SkillFile, limit: int) -> bytes:
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:
-    """Return the text of a file's start, or None if it is no text. It may end inside a character."""
+    """Return the text of a file's start, or None if it is not text. It may end inside a character."""
     if b"\0" in data:
         return None
     try:

@@ -21,14 +21,14 @@ KINDS: Mapping[str, str] = {
     "credentials": "accesses places with keys and passwords",
     "dynamic-code": "runs text as code, or shell commands",
     "encoded": "contains or decodes unreadable data, such as base64",
-    "binary": "is no text",
+    "binary": "is not text",
     "network": "connects to other machines",
     "long-line": "has a line that is too long to review",
     "not-searched": "is larger than the scanned size",
 }
 
 
-#: The length of the shortest match in ASCII, except control characters.
+#: Shorter ASCII lines are not searched: nothing in them but a control character can match.
 _SHORTEST = 4
 
 

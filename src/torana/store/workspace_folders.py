@@ -27,7 +27,8 @@ from torana.store.workspaces import name_key
 
 #: The directory of all folders in the data directory.
 WORKSPACES_NAME = "workspaces"
-#: The directory when its files are in the database. An earlier version uses it under its first name.
+#: The name of the directory after its files were moved into the database. After a downgrade, rename it back to
+#: ``WORKSPACES_NAME``.
 MOVED_NAME = f"{WORKSPACES_NAME}.before-0019"
 
 #: The directory in which earlier versions wrote files before they moved them to their place.
@@ -61,7 +62,7 @@ def read_folders(directory: Path) -> Iterator[FolderFile]:
 async def move_folders(data_dir: Path, database: Database) -> None:
     """Store the files of all folders in the database, and rename their directory to ``MOVED_NAME``.
 
-    A file that is newer in the database stays so. Quotas are not checked. Idempotent: the next start repeats it
+    A newer file in the database is not replaced. Quotas are not checked. Idempotent: the next start repeats it
     after a crash. Raises ``DataDirUnusable`` and ``StoreUnavailable``.
     """
     directory = data_dir / WORKSPACES_NAME
@@ -98,7 +99,7 @@ def _read_folder(folder: Path) -> Iterator[FolderFile]:
 
 
 class _Skipped(Exception):
-    """A link, a device or a file with another name elsewhere."""
+    """A link, a device, or a file with several names (hard links)."""
 
 
 def _read_plain(name: str, directory: int) -> tuple[bytes, datetime]:

@@ -82,7 +82,7 @@ class Workspaces:
             return await self._database.run(lambda connection: self._write(connection, user, parts, body))
 
     async def replace(self, user: str, name: str, body: bytes, *, before: bytes | None) -> None:
-        """Store ``body`` if ``before`` is the content of the file; None if there was no file.
+        """Store ``body`` if the file has the content ``before``, or does not exist if ``before`` is None.
 
         Raises ``FileChanged`` for another content, and ``FileFault`` as ``write`` does.
         """
@@ -141,7 +141,7 @@ def _missing(name: str) -> FileFault:
 
 
 def _refuse_folder(connection: Connection, owner: str, parts: list[str]) -> None:
-    """Raise ``FileFault`` if the name of a new file is that of a folder, or of a folder that is a file."""
+    """Raise ``FileFault`` if a new file has the name of a folder, or if one of its folders is a file."""
     if rows.spelling_of(connection, owner, _key(parts)) is not None:
         raise FileFault(f"{'/'.join(parts)} is a folder; choose another name.")
     folders = [_key(parts[:depth]) for depth in range(1, len(parts))]
@@ -150,7 +150,7 @@ def _refuse_folder(connection: Connection, owner: str, parts: list[str]) -> None
 
 
 def _spell(connection: Connection, owner: str, parts: list[str]) -> str:
-    """Return the name of a new file, with the folders that exist spelled as in the names of their files."""
+    """Return the name of a new file; an existing folder in it is spelled as in the names of the files there."""
     for depth in range(len(parts) - 1, 0, -1):
         inside = rows.spelling_of(connection, owner, _key(parts[:depth]))
         if inside is not None:

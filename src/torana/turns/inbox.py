@@ -23,7 +23,7 @@ from torana.store.engine.database import Connection, Database, T
 from torana.store.engine.postgres.announcements import announce_idle_sessions
 from torana.store.rows import idempotency_keys
 from torana.store.rows import turns as rows
-from torana.store.rows.audit import Act, on_a_users, with_record
+from torana.store.rows.audit import Act, auditable_act, with_record
 from torana.store.rows.shared_turns import list_unfinished, requeue
 from torana.store.rows.turns import Accepted, NewTurn
 from torana.turns import outcomes
@@ -120,7 +120,7 @@ class Turns:
                 await self._database.read(announce_idle_sessions)
                 await self.live.wait_for_other_replicas(ends - time.monotonic())
         self.live.close()
-        if self._commanding:  # the turns they wait for have ended, or end after the next start
+        if self._commanding:  # their turns have ended, or end after the next start
             await asyncio.wait(self._commanding)
         await self.replicas.stop()
         await self.live.sharing.stop()
@@ -275,7 +275,7 @@ class Turns:
                 self._budgets.admit(connection, turn, messages=0)
             return turn
 
-        work = with_record(queue_again, on_a_users(failed.owner, act), "turn.retry", failed.id)
+        work = with_record(queue_again, auditable_act(failed.owner, act), "turn.retry", failed.id)
         again = await self._database.run(work) or await self.reader.raise_missing(owner, failed.id)
         self._begin(again, settled=settled)
         return again

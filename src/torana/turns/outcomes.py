@@ -11,7 +11,7 @@ from torana.messages import Failure, Turn
 from torana.sessions import history
 from torana.store.engine.database import Connection
 from torana.store.rows import turns as rows
-from torana.store.rows.audit import Act, on_a_users, record
+from torana.store.rows.audit import Act, auditable_act, record
 from torana.store.rows.turns import Ending
 from torana.turns.journal import settled_text
 
@@ -59,7 +59,7 @@ def cancel(
     turn = rows.target(connection, owner, turn_id)
     if turn is None or turn.has_ended:
         return turn, []
-    if (noted := on_a_users(turn.owner, act)) is not None:
+    if (noted := auditable_act(turn.owner, act)) is not None:
         record(connection, noted, "turn.cancel", turn.id)
     if turn.state != "queued":
         rows.request_cancel(connection, turn.id)

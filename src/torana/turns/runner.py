@@ -221,7 +221,7 @@ class Runner:
         recorder.begin(journal)
         one.timings = journal.timings
         one.timings.begin_queue(waited=time.monotonic() - one.since)
-        if one.cancelled:  # before the agent could be started
+        if one.cancelled:  # cancelled before the agent started
             return cut_off(turn, recorder.text, self._clock())
         ending, stopped = await self._run_agent(turn, one, recorder, slot, journal)
         return recorder.with_costs(ending, stopped=stopped)

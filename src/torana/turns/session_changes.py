@@ -19,7 +19,7 @@ from torana.store.engine.database import Database
 from torana.store.rows import session_deletion, session_forks
 from torana.store.rows import sessions as session_rows
 from torana.store.rows import turns as rows
-from torana.store.rows.audit import Act, on_a_users, with_record
+from torana.store.rows.audit import Act, auditable_act, with_record
 from torana.store.rows.session_deletion import Deleted
 from torana.store.rows.session_forks import NewSession
 from torana.turns.inbox import Turns
@@ -74,10 +74,10 @@ class SessionChanges:
         channel: str | None,
         act: Act | None = None,
     ) -> Session:
-        """Create a session as a copy of this one, up to and including a turn or its last ended turn.
+        """Copy a session into a new session, up to and including a turn. The default is the last ended turn.
 
-        Without a channel it gets a new one. Raises ``NotEnded``, ``ChannelTaken``, and ``NotFound`` for a turn
-        that is not in the session.
+        Without ``channel``, the new session gets a new channel. Raises ``NotEnded``, ``ChannelTaken``, and
+        ``NotFound`` for a turn that is not in the session.
         """
         source = await self._session(owner, session_id)
         new = NewSession(
@@ -88,7 +88,7 @@ class SessionChanges:
             title_of=title_of,
         )
         work = partial(session_forks.fork, owner=source.owner, session_id=source.id, last=turn_id, new=new)
-        noted = with_record(work, on_a_users(source.owner, act), "session.fork", source.id)
+        noted = with_record(work, auditable_act(source.owner, act), "session.fork", source.id)
         return session_of(await self._database.run(noted))
 
     async def change(
@@ -102,14 +102,14 @@ class SessionChanges:
         if values.archived is not None and values.archived != (session.archived_at is not None):
             columns["archived_at"] = self._clock() if values.archived else None
         work = partial(session_rows.change, owner=session.owner, session_id=session.id, values=columns)
-        noted = with_record(work, on_a_users(session.owner, act), "session.change", session.id)
+        noted = with_record(work, auditable_act(session.owner, act), "session.change", session.id)
         return _there(await self._database.run(noted), session_id)
 
     async def reset(self, owner: str, session_id: str, *, act: Act | None = None) -> Session:
         """Hide all earlier messages from the model, as ``/new`` does; they stay stored."""
         session = await self._session(owner, session_id)
         work = partial(session_rows.reset, owner=session.owner, session_id=session.id)
-        noted = with_record(work, on_a_users(session.owner, act), "session.reset", session.id)
+        noted = with_record(work, auditable_act(session.owner, act), "session.reset", session.id)
         return _there(await self._database.run(noted), session_id)
 
     async def delete(self, owner: str, session_id: str, *, act: Act | None = None) -> Deleted:
@@ -121,7 +121,7 @@ class SessionChanges:
         """
         session = await self._session(owner, session_id)
         delete = partial(session_deletion.delete, owner=session.owner, session_id=session.id, at=self._clock())
-        work = with_record(delete, on_a_users(session.owner, act), "session.delete", session.id)
+        work = with_record(delete, auditable_act(session.owner, act), "session.delete", session.id)
         for _ in range(_ROUNDS):
             await self._cancel_all(session)
             with suppress(SessionBusy):

@@ -18,7 +18,7 @@ class Slot:
     """
 
     def __init__(self, *, slots: FairSlots, user: str, timeout: float) -> None:
-        """``user`` is the user or, for a turn without one, its token."""
+        """``user`` is the user or, for a turn without a user, its token."""
         self._slots = slots
         self._user = user
         self._limit = asyncio.timeout(None)

@@ -66,8 +66,8 @@ class TurnWriter:
 
     async def persist_progress(self, work: Work[T], *, user: str, delayed: asyncio.Event) -> T:
         """Execute ``work`` as ``persist`` does, when few other transactions of the user's turns wait."""
-        async with self._queued.slot(user):
-            return await self.persist(work, delayed=delayed)
+        slot = partial(self._queued.slot, user)
+        return await self._database.persist(work, pause=self._pause, delayed=delayed, slot=slot)
 
     async def record_end(
         self,

@@ -31,9 +31,9 @@ _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
 class Guard:
     """Checks hosts.
 
-    ``allow`` lists the hosts that may be private, exactly as written in an address. ``deny`` lists hosts that
-    are never reached, including their subdomains; it overrides ``allow``. ``resolver`` resolves names.
-    ``interfaces`` reads this machine's addresses and networks, and may block.
+    ``allow`` lists the hosts that may be private; their subdomains may not. ``deny`` lists hosts that are never
+    reached, including their subdomains; it overrides ``allow``. ``resolver`` resolves names. ``interfaces``
+    reads this machine's addresses and networks, and may block.
     """
 
     def __init__(

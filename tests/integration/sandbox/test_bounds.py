@@ -546,7 +546,8 @@ for n in range(3000):
     result = gateway.call(arguments=[str(out)], limits={"disk": 4 * 2**20})
 
     assert result.first == (
-        "The script was stopped: the disk it writes to lost more than 32 MiB or 80,000 files meanwhile."
+        "The script was stopped: during the run, the free space of the disk that it writes to shrank by more "
+        "than 32 MiB or 80,000 files."
     )
 
 
@@ -556,7 +557,8 @@ def test_too_many_files_in_a_granted_directory_are_stopped(gateway: Gateway, out
     result = gateway.call(arguments=[str(out)], limits={"files": 500})
 
     assert result.first == (
-        "The script was stopped: the disk it writes to lost more than 512 MiB or 4,000 files meanwhile."
+        "The script was stopped: during the run, the free space of the disk that it writes to shrank by more "
+        "than 512 MiB or 4,000 files."
     )
 
 

@@ -195,7 +195,7 @@ def test_unapproved_script_does_not_run(gateway: Gateway) -> None:
 
     assert result.failed
     assert result.text == (
-        "The scripts of the skill 'tries' are not approved; the operator can do so with "
+        "The scripts of the skill 'tries' are not approved; the operator can approve them with "
         "`torana skills approve tries`."
     )
 

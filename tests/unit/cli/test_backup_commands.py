@@ -151,7 +151,7 @@ def test_every_command_refuses_an_empty_database(
     code, out, err = command(*arguments)
 
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith(f"{database} is empty although it exists: ")
+    assert err.splitlines()[-1].startswith(f"{database} is empty: ")
     assert database.stat().st_size == 0
 
 

@@ -28,7 +28,7 @@ def test_missing_database_is_not_created(tmp_path: Path) -> None:
 def test_empty_file_is_refused_with_a_cure(tmp_path: Path) -> None:
     (tmp_path / "torana.db").touch()
 
-    with pytest.raises(DataDirUnusable, match=r"torana\.db is empty although it exists.*`torana restore`"):
+    with pytest.raises(DataDirUnusable, match=r"torana\.db is empty.*`torana restore`"):
         check_database(tmp_path / "torana.db")
 
 

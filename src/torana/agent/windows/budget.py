@@ -75,7 +75,7 @@ class ContextBudget:
         self._questions = 0
         self._known_window = window or None
         self._monotonic = monotonic
-        #: The window after a refusal, and the end of its time.
+        #: The window after a refusal, and the time until which it applies.
         self._smaller: tuple[int, float] | None = None
         self._factors = deque([_FIRST_FACTOR], maxlen=_FACTORS)
         self._asking = asyncio.Lock()
@@ -137,9 +137,10 @@ class ContextBudget:
         self._factors.append(min(max(factor, _LEAST_FACTOR), _MOST_FACTOR))
 
     def shrink(self, overflow: Overflow, estimated: Parts) -> None:
-        """Make the requests smaller after the provider refused one; with files, only to a stated window.
+        """Make the requests smaller after the provider refused one.
 
-        The smaller window holds for ten minutes: the error may be wrong, and it concerns all users.
+        If the refused request had files, a window that the provider stated is used, and otherwise nothing
+        changes. The smaller window holds for ten minutes: the error may be wrong, and it concerns all users.
         """
         self._questions = _QUESTIONS
         if overflow.window is not None and overflow.window < (self.window or overflow.window + 1):

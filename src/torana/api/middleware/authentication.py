@@ -36,9 +36,10 @@ class Authentication:
     The gateway token is compared first, in constant time and without the database, so that it is valid even if
     the database fails. ``authenticate`` checks every other token. Without a gateway token, requests without a
     token have the principal ``local``. Only responses to invalid tokens are delayed, by at most a second; a
-    valid token is never delayed by failures from the same address. During the delay the connection gives way to
-    new ones. A browser that visits ``/`` gets the page that ``unauthorized_page`` makes. The credential of a
-    sign-in is a one-time code, for which ``sign_in`` is called. A gateway without a token needs no sign-in.
+    valid token is never delayed by failures from the same address. During the delay, the connection is among
+    the first that are closed for new connections. A browser that visits ``/`` gets the page that
+    ``unauthorized_page`` makes. The credential of a sign-in is a one-time code, for which ``sign_in`` is
+    called. A gateway without a token needs no sign-in.
 
     All tokens of a user have at most ``at_once`` open requests together, event streams included, so that one
     user cannot take all connections. Tokens with the scopes ``admin`` or ``impersonate`` have no such limit.

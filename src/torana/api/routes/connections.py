@@ -74,7 +74,9 @@ async def list_deliveries(
     responses=problem_responses(
         {404: "There is no such delivery.", 409: "The delivery is not held, so it cannot be retried."}
     ),
-    summary="Retry a held delivery: refused, too late, or of unknown outcome",
+    summary="Retry a held delivery",
+    description="A delivery is held if the platform refused it, if it was too late, or if its outcome is "
+    "unknown. The message may then appear twice.",
 )
 async def retry_delivery(request: Request, delivery_id: Id) -> DeliveryBody:
     delivery = await services_of(request).connections.deliveries.retry(EVERYONE, delivery_id, act=act(request))

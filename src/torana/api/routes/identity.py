@@ -84,10 +84,10 @@ async def sign_in(request: Request) -> IssuedTokenBody:
 
 @router.get(
     SIGN_IN_PATH,
-    response_description="The account.",
+    response_description="The identity.",
     responses=problem_responses({401: _UNUSABLE, 409: _NOT_NEEDED}),
-    summary="Get the account that a one-time code, sent as the bearer token, signs in as",
-    description="The code stays valid. A page that received the code in a link shows the account before it "
+    summary="Get the identity that a one-time code, sent as the bearer token, signs in as",
+    description="The code stays valid. A page that received the code in a link shows the identity before it "
     "signs in: the link may be another person's.",
 )
 async def get_sign_in(request: Request) -> SignInBody:

@@ -83,7 +83,7 @@ async def _inbound_with_files(request: Request, services: Services) -> Inbound:
 
 
 async def _count_refused_body(request: Request, services: Services) -> None:
-    """Count a refused body as a message if it may be larger than one without files: it takes long to read."""
+    """Count a refused body as a message if it may contain files: a large body takes long to read."""
     if "content-length" in request.headers and not is_too_large(request.headers):
         return
     principal: Principal = request.state.principal
@@ -163,7 +163,8 @@ async def _wait_for_end(
 ) -> Turn | WaitingTurn:
     """Return the ended turn, or its approval question if the request has no ``wait``.
 
-    If the client disconnects, cancel the turn with ``cancel-on-disconnect``; otherwise wait for its end only.
+    If the client disconnects, the preference ``cancel-on-disconnect`` cancels the turn. Without this
+    preference, wait for the end of the turn, but no longer for a question.
 
     Raises ``TimeoutError`` after the seconds, and ``StoreUnavailable`` while the database cannot be written.
     """

@@ -193,7 +193,7 @@ async def fork_session(request: Request, session_id: Id) -> SessionBody:
     dependencies=[require_scopes("message", unbound="read")],
     response_description="The session.",
     responses=problem_responses({404: _MISSING}),
-    summary="Hide the messages of a session so far from the agent; they stay stored",
+    summary="Hide the earlier messages of a session from the agent; they stay stored",
 )
 async def reset_session(request: Request, session_id: Id) -> SessionBody:
     view = current_principal(request).view

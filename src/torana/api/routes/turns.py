@@ -124,7 +124,7 @@ async def turn_steps(request: Request, turn_id: Id, limit: Limit = "50", after: 
 async def turn_calls(request: Request, turn_id: Id, limit: Limit = "50", after: After = "") -> CallsBody:
     place = read_cursor(after or None, NUMBER_KEY) or 0
     services, principal = services_of(request), current_principal(request)
-    async with services.call_lists.slot(principal.sharer):
+    async with services.tool_calls.slot(principal.sharer):
         calls = await services.turns.reader.calls(principal.view, turn_id)
         behind = list(enumerate(calls))[place:]
         page = cut(

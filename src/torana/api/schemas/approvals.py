@@ -53,8 +53,9 @@ class ApprovalBody(Wire):
     arguments_text: Annotated[
         str | None,
         Field(
-            description="`edited`, or else `arguments`, as JSON text for people, who decide by it: with exact "
-            "numbers, which JavaScript would round, and with invisible characters escaped."
+            description="The JSON text of `edited` if it is set, otherwise of `arguments`, to be shown to the "
+            "person who decides. Its numbers are exact, while JavaScript would round those of `arguments`. "
+            "Its invisible characters are escaped."
         ),
     ]
     state: Annotated[
@@ -85,7 +86,9 @@ class ApprovalBody(Wire):
 class AskedApprovalBody(ApprovalBody):
     """An open approval in the answer to a message."""
 
-    @computed_field(description="The path that decides it, relative to the address of the gateway.")
+    @computed_field(
+        description="The path to which the decision is sent, relative to the address of the gateway."
+    )
     @property
     def url(self) -> str:
         return f"v1/approvals/{self.id}"

@@ -94,7 +94,7 @@ class SignInCodeBody(Wire):
 
 
 class SignInBody(Wire):
-    """The account that a one-time code signs in as."""
+    """The identity that a one-time code signs in as."""
 
     created_by: Annotated[
         str, Field(description="The principal that created the code, as in the audit record.")

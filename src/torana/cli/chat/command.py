@@ -1,4 +1,4 @@
-"""The course of ``torana chat``: one message, the lines of a pipe, or a prompt."""
+"""Run ``torana chat``: send one message, send the lines of a pipe, or show a prompt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torana.cli.chat.prompt import ChatPrompt, ask_yes_or_no, open_history
 from torana.cli.flags import settings_from
 from torana.cli.remote import RunningGateway, running_gateway
 
-_UNHEARD = "Schedules run only while a gateway runs: torana serve"
+_NOT_RUNNING = "Schedules run only while a gateway runs: torana serve"
 _STDIN = ["-"]
 _HELP = "Each line is a message. /new starts a new conversation, /quit ends the chat."
 
@@ -55,7 +55,7 @@ class ChatCommand:
         with local_gateway(loaded) as gateway:
             answered = self._run(gateway)
         if self._scheduled and running_gateway(loaded.settings) is None:
-            typer.echo(_UNHEARD, err=True)
+            typer.echo(_NOT_RUNNING, err=True)
         return answered
 
     def run_remotely(self, url: str, *, variable: str) -> bool:

@@ -233,7 +233,7 @@ class Conversation:
 
 
 def _label(message: dict[str, Any], *, question: str) -> str:
-    """Return a reply below a line with the time and the beginning of its message, if this chat sent it."""
+    """Return a reply below a line with the time and, if this chat sent its message, the message's beginning."""
     at = datetime.fromisoformat(message["createdAt"]).astimezone()
     sent = on_one_line(question)
     if len(sent) > _LABEL:

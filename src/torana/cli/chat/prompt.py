@@ -147,7 +147,7 @@ class ChatPrompt:
         self._output.note(f"With the next message: {names}." if names else "No file is attached.")
 
     async def _interruptible(self, work: Coroutine[Any, Any, bool]) -> None:
-        """Run the work. Ctrl-C cancels the turn that it follows; a second Ctrl-C does not wait for its end."""
+        """Run the work, which follows a turn. Ctrl-C cancels the turn; a second Ctrl-C ends the wait for it."""
         loop = asyncio.get_running_loop()
         running = asyncio.create_task(work)
         cancelling: set[asyncio.Task[bool]] = set()

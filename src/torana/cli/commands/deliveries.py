@@ -69,7 +69,10 @@ def list_(
 def retry(
     delivery_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
 ) -> None:
-    """Retry a held delivery: refused, too late, or of unknown outcome. It may then appear twice."""
+    """Retry a held delivery. The message may then appear twice.
+
+    A delivery is held if the platform refused it, if it was too late, or if its outcome is unknown.
+    """
     _ask(delivery_id, "retry", config, data_dir, as_json=as_json)
 
 

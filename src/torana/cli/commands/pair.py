@@ -81,11 +81,11 @@ def approve(
     as_json: JsonFlag = False,
 ) -> None:
     """Approve a sender."""
-    from torana.connectors.registry import kinds_of_people
+    from torana.connectors.registry import sender_prefixes
 
     body = {"who": who} if user is None else {"who": who, "user": user}
     settings = settings_from(config=config, data_dir=data_dir).settings
-    kinds = kinds_of_people(settings.connectors)
+    kinds = sender_prefixes(settings.connectors)
     sender = _decide(
         settings,
         "approve",
@@ -99,10 +99,10 @@ def approve(
 @app.command()
 def deny(who: _Who, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """Deny a sender, or revoke an approval."""
-    from torana.connectors.registry import kinds_of_people
+    from torana.connectors.registry import sender_prefixes
 
     settings = settings_from(config=config, data_dir=data_dir).settings
-    kinds = kinds_of_people(settings.connectors)
+    kinds = sender_prefixes(settings.connectors)
     sender = _decide(
         settings, "deny", {"who": who}, lambda pairing: pairing.deny(who, kinds=kinds, act=act_by_hand())
     )

@@ -25,7 +25,7 @@ def restore(
         str | None,
         typer.Option(
             help="The maximum unpacked size, such as 20GB. Default: the larger of 1 GiB and 50 times the "
-            "size of the backup, and 512 MiB for each file except the database."
+            "size of the backup. Without this option, no file except the database may have more than 512 MiB."
         ),
     ] = None,
     config: ConfigFlag = None,

@@ -107,7 +107,7 @@ def _print_start(loaded: Loaded) -> None:
 def _address(settings: Settings) -> str:
     """Return the address at which this machine reaches the gateway, also if it listens on all addresses."""
     host = settings.host
-    with suppress(ValueError):  # a name
+    with suppress(ValueError):  # a name, not an IP address
         address = ip_address(host)
         if address.is_unspecified:
             host = "127.0.0.1" if address.version == 4 else "::1"

@@ -319,7 +319,7 @@ def _parse_frame(parse: Callable[[Any], None], data: Any) -> None:
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Run the coroutines until one ends, and cancel the others. Raise the error of the first in order."""
+    """Run the coroutines until one ends, and cancel the others. If several fail, raise the first error."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

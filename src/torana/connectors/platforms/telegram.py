@@ -341,7 +341,7 @@ class Telegram(Connector[TelegramSettings]):
         direct = message.chat.type == message.chat.PRIVATE
         topic = message.message_thread_id if message.is_topic_message else None
         return IncomingMessage(
-            id=f"{me.id}:{message.chat.id}:{message.message_id}",  # bots share no ids in private chats
+            id=f"{me.id}:{message.chat.id}:{message.message_id}",  # another bot may have the same ids
             sender=_sender(message),
             place=Place(
                 chat=str(message.chat.id),

@@ -105,7 +105,8 @@ class WebhookSettings(ConnectorSettings):
         default=300,
         ge=1,
         le=86_400,
-        description="Maximum difference, in seconds, between the call's time and ours (`standard`).",
+        description="Maximum difference, in seconds, between the time in a call and the gateway's clock. Calls "
+        "of the scheme `github` contain no time.",
     )
     content: Path = Field(default="$.content", description="JSONPath of the message's text.")
     sender: Path = Field(default="$.sender", description="JSONPath of the sender; the default is `program`.")
@@ -167,7 +168,7 @@ class Webhook(Connector[WebhookSettings]):
                 self._sink = None
 
     async def hook(self, request: HookRequest) -> HookResponse:
-        """Process the message of a call; the response to a call without one names the searched path."""
+        """Process the message of a call. If the call has no message, the response names the paths searched."""
         if self._sink is None:
             return HookResponse(status=503)
         if not self._is_signed(request):
@@ -179,12 +180,13 @@ class Webhook(Connector[WebhookSettings]):
         except (ValueError, jsonpath.JSONPathError) as error:
             return HookResponse(status=400, body=f"no message: {error}"[:200].encode(errors="replace"))
         if heard is None:
-            return HookResponse(body=f"no message: nothing at {self.settings.content}".encode())
+            paths = " or ".join(path for path in (self.settings.content, self.settings.when) if path)
+            return HookResponse(body=f"no message: nothing at {paths}".encode())
         await self._sink.hear(heard)
         return HookResponse()
 
     async def send(self, part: Part) -> str:
-        """Post a part to the program; its id, ``webhook-id``, is the same at each try."""
+        """Post a part to the program. Each try has the same ``webhook-id``, which is the part's key."""
         url = self.settings.reply_url
         if url is None:
             raise PermanentError("the reply cannot be posted: `reply_url` is not set")

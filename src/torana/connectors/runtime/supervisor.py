@@ -126,7 +126,7 @@ class MessageHandler(Protocol):
 
 
 class Supervisor(ConnectionSupervisor[Status]):
-    """Keeps one account connected, from the start of the gateway, or of its settings, to their end."""
+    """Keeps one account connected until the gateway stops or the settings of the account change."""
 
     log_names = ("connector", "account")
 

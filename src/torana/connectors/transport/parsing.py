@@ -24,7 +24,7 @@ def parse_alone(
         heard = parse(*args, **kwargs)
         if heard is not None:
             _check_types(heard)
-    except Exception as error:  # noqa: BLE001 - a malformed event raises many kinds
+    except Exception as error:  # noqa: BLE001 - a malformed event raises errors of many types
         log_ignored_event(type(error).__name__)
         return None
     return heard

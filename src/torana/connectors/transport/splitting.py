@@ -42,7 +42,7 @@ def pieces(markdown: str, abilities: Capabilities) -> Iterator[str]:
         most = _most(window, abilities, usual)
         ends = len(window) - len(opening) == len(text) - at
         cut = most if ends and most == len(window) else _find_cut(window, most, abilities)
-        if cut <= len(opening):  # a reopened code block would never get shorter
+        if cut <= len(opening):  # a piece with only this line would not advance the loop
             opening = ""
             continue
         if (piece := _head(window, cut)).strip():
@@ -75,7 +75,7 @@ def _find_cut(text: str, most: int, abilities: Capabilities) -> int:
 
 
 def _most(text: str, abilities: Capabilities, usual: int) -> int:
-    """Return a number of characters of the text that fit, with the closed code block; not always the maximum.
+    """Return a number of characters that fit, with the fence that closes a cut code block; it may be too low.
 
     The search begins with ``usual``, and renders a few times, or until anything fits.
     """
@@ -119,7 +119,7 @@ def _whole(text: str) -> str:
 
 
 def _open_fence(text: str) -> str | None:
-    """Return the line that reopens the code block in which the text ends; None if that line itself is cut."""
+    """Return the line that reopens the code block in which the text ends; None if it ends in no block."""
     opening: str | None = None
     lines = text.split("\n")
     for number, line in enumerate(lines, start=1):

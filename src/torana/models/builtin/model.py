@@ -1,4 +1,4 @@
-"""The builtin model, as pydantic-ai calls it."""
+"""The builtin model as a model class of pydantic-ai."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ THINKING_FIELDS = ("reasoning", "reasoning_content")
 def write_messages(
     model: Model[Any], messages: Sequence[ModelMessage], instructions: Sequence[InstructionPart]
 ) -> list[Message]:
-    """Return the messages, the instructions first. Raises ``UserError`` for content that has no form."""
+    """Return the messages, the instructions first. Raises ``UserError`` for content that cannot be sent."""
     profile = cast("OpenAIModelProfile", model.profile)
     system = profile.get("openai_system_prompt_role") or "system"
     written: list[Message] = []
@@ -71,7 +71,7 @@ def _write_request(request: ModelRequest, system: str) -> Iterator[Message]:
                 files += of_tool
                 yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": text}
             case _:
-                raise UserError(f"Chat Completions has no form for a {part.part_kind}.")
+                raise UserError(f"Chat Completions cannot express a {part.part_kind}.")
     # A tool's result is text; its files follow in a user's message.
     if files:
         yield _from_user(files)
@@ -95,7 +95,7 @@ def _write_content(content: UserContent) -> Message:
             file = {"file_data": content.data_uri, "filename": f"filename.{content.format}"}
             return {"type": "file", "file": file}
         case _:
-            raise UserError(f"Chat Completions has no form for a {content.kind} of this type.")
+            raise UserError(f"Chat Completions cannot express a {content.kind} of this type.")
 
 
 class _Answer:

@@ -64,7 +64,7 @@ class ChatModel(Model[httpx2.AsyncClient]):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Return the whole answer, which is streamed too."""
+        """Stream the answer, and return it when it is complete."""
         async with self.request_stream(messages, model_settings, model_request_parameters) as stream:
             async for _ in stream:
                 pass
@@ -107,7 +107,10 @@ class ChatModel(Model[httpx2.AsyncClient]):
             await response.aclose()
 
     async def call(self, method: str, url: str, *, body: Mapping[str, Any] | None = None) -> object:
-        """Return the JSON of another response of the server. Raises ``httpx2.HTTPError`` and ``ValueError``."""
+        """Send a request other than a chat completion; return the JSON of the response.
+
+        Raises ``httpx2.HTTPError`` and ``ValueError``.
+        """
         headers = {"Authorization": f"Bearer {self._service.api_key}"}
         response = await self._service.client.request(method, url, json=body, headers=headers)
         return response.raise_for_status().json()

@@ -193,7 +193,8 @@ class ChatStream(StreamedResponse):
                 self._complete(event)
             yield event
         if not begun and text.isspace() and self._after_thought:
-            # Dropped at the start of a text: it only separates the text from the one before the thought.
+            # White space at the start of a text is dropped. It is kept here, because it separates this text
+            # from the text before the thought.
             self._held_space += text
 
     def _complete(self, event: PartStartEvent) -> None:

@@ -69,7 +69,7 @@ def split(text: str) -> tuple[Fields, str]:
 
 
 def text_of(value: Value | None) -> str | None:
-    """Return the value as one line of text, or None if it is empty or no text."""
+    """Return the value as one line of text, or None if it is empty or not text."""
     if not isinstance(value, str) or value.strip() in _NOTHING:
         return None
     return " ".join(value.split())

@@ -72,9 +72,9 @@ class Needs:
 def needs_of(metadata: Fields, *, required: Requirements, files: Iterable[str]) -> Needs:
     """Return the needs of the block ``torana``, with the ``required`` programs and variables of every block.
 
-    ``files`` are the names of the skill's files: without ``scripts``, those below ``scripts/`` may run. Raises
-    ``SkillInvalid`` for a declaration that is not understood. A variable of ``required`` that scripts must not
-    have is omitted.
+    ``files`` are the names of the skill's files. If the block has no list ``scripts``, the files below
+    ``scripts/`` may run. Raises ``SkillInvalid`` for a declaration that is not understood. A variable of
+    ``required`` that scripts must not have is omitted.
     """
     files = tuple(files)
     block = block_of(metadata)

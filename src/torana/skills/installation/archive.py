@@ -196,8 +196,8 @@ _TOO_LARGE = (
 
 
 def _unpack_zip(archive: bytes, writer: _Writer) -> None:
-    # The library reads all entries before it returns the first. Files may contain such marks too, so this limit
-    # only bounds the memory.
+    # The library reads all entries before it returns the first, so their marks are counted before. Files may
+    # contain the same bytes, so this limit is a higher one, which only bounds the memory.
     if archive.count(_CENTRAL) > 10 * ENTRY_LIMIT:
         raise SkillInvalid(_TOO_MANY)
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:
@@ -274,7 +274,7 @@ class _TarStream(io.RawIOBase):
         """Check the end. ``tarfile`` treats a damaged header after the first as the end of the archive."""
         if any(self._last):
             raise SkillInvalid(_DAMAGED_TAR)
-        # Only at its end gzip detects a truncated archive.
+        # gzip detects a truncated archive only at the end.
         while self._read(_CHUNK):
             pass
 
@@ -315,10 +315,10 @@ class _TarStream(io.RawIOBase):
     def _check(self, block: bytes) -> None:
         try:
             header = tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
-        except tarfile.HeaderError:  # text about an entry, the end, or damaged
+        except tarfile.HeaderError:  # text about an entry, the end of the archive, or a damaged header
             return
         self._headers += 1
-        # An entry has at most two such headers; one of them is global.
+        # An entry has its header and at most one header about it, and an archive has one global header.
         if self._headers > 2 * ENTRY_LIMIT + 1:
             raise SkillInvalid(_TOO_MANY)
         if header.type in _ABOUT_ENTRIES and not 0 <= header.size <= HEADER_LIMIT:

@@ -87,7 +87,7 @@ class Git:
 
 
 async def _check_pins(git: _Run) -> None:
-    """Refuse an older git: it would ignore the option and connect to any address."""
+    """Refuse a git that would ignore ``http.curloptResolve`` and connect to any address."""
     found = re.search(r"(\d+)\.(\d+)", (await git("version")).decode())
     if found is None or (int(found[1]), int(found[2])) < _PINNING:
         raise SkillInvalid("The gateway's git is older than 2.37; install a newer one.")
@@ -175,7 +175,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def _environ(given: Mapping[str, str], home: Path, source: SkillSource) -> dict[str, str]:
-    """Disable prompts and the user's configuration, and allow only these protocols."""
+    """Return variables that disable prompts and the user's configuration, and limit the protocols."""
     protocols = "file" if source.address.startswith("/") else "https:ssh:git"
     return {
         **given,

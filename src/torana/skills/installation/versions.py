@@ -20,7 +20,7 @@ class SkillVersions:
     def get(self, slug: str, digest: str) -> tuple[Skill, bool]:
         """Return the version whose files have this digest, and whether it is the newer one.
 
-        Raises ``SkillChanged`` if no version has it, and as ``paths``.
+        Raises ``SkillChanged`` if no version has it, and the errors of ``paths``.
         """
         faults: list[str] = []
         for path, newer in self.paths(slug):
@@ -36,7 +36,7 @@ class SkillVersions:
         raise SkillChanged
 
     def only(self, slug: str) -> Skill:
-        """Return the first version. Raises ``SkillRefused`` for a broken folder, and as ``paths``."""
+        """Return the first version. Raises ``SkillRefused`` if it cannot be loaded, and ``paths``' errors."""
         (path, _), *_ = self.paths(slug)
         try:
             return parse_skill(path, source="user")

@@ -132,7 +132,7 @@ def restore_backup(
             suffix = _suffix(data_dir, at)
             with database.replace(Path(scratch, DATABASE_NAME), suffix, progress) as replacement:
                 replaced = _put_in_place(Path(scratch), data_dir, skills_dir, suffix, replacement)
-        for left in earlier:  # of interrupted restores
+        for left in earlier:  # left by interrupted restores
             shutil.rmtree(left)
     except ValueError as error:
         raise _incomplete(source, error) from error
@@ -158,7 +158,8 @@ def _put_in_place(
     If a step fails, the earlier steps are undone.
     """
     places = [(scratch / SKILLS, skills_dir)] if (scratch / SKILLS).exists() else []
-    # These folders are replaced even if the backup has none: their files belong to rows of the old database.
+    # These folders are replaced even if the backup does not contain them: their files belong to the old
+    # database.
     places += [(scratch / folder, data_dir / folder) for folder in (INSTALLED, WORKSPACES_NAME)]
     # Pins of other servers stay: without them the gateway would accept any tools they offer next.
     places += [(pins, data_dir / MCP_NAME / pins.name) for pins in _pins(scratch)]

@@ -151,8 +151,8 @@ _next_speaker = (
     .limit(1)
 )
 #: Removes the user from the remaining sessions. ``shared`` stays, because other users may still read them. New
-#: rows reuse the places that deleted rows had at the end of the history, so ``fresh_from`` is at most the next
-#: place. ``summary_to`` changes, so that an unfinished summary of deleted turns is not stored.
+#: rows reuse the seq of deleted rows at the end of the history, so ``fresh_from`` is at most the next seq.
+#: ``summary_to`` changes, so that an unfinished summary of deleted turns is not stored.
 _REMOVE_USER = (
     sa.update(sessions)
     .where(sessions.c.id == sa.bindparam("key"))

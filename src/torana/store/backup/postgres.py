@@ -36,7 +36,7 @@ class PostgresBackupTarget(BackupTarget):
     """A PostgreSQL database. It is replaced in one transaction, and never while a gateway uses it."""
 
     def __init__(self, *, url: PostgresUrl, data_dir: Path, cluster: str | None = None) -> None:
-        """``cluster`` is the name of the deployment; the database of another one is refused."""
+        """``cluster`` is the name of the deployment; the database of another deployment is refused."""
         self._url = url
         self._data_dir = data_dir
         self._cluster = cluster

@@ -47,7 +47,7 @@ class CopyTarget(ABC):
 
 
 class SqliteCopyTarget(CopyTarget):
-    """A file that is missing in the data directory, whose lock the caller holds."""
+    """The database file of a data directory that has no database yet. The caller holds the directory's lock."""
 
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir / DATABASE_NAME
@@ -99,7 +99,7 @@ class PostgresCopyTarget(CopyTarget):
     """A PostgreSQL database without data. No other process uses it while it is open."""
 
     def __init__(self, url: PostgresUrl, *, cluster: str | None = None) -> None:
-        """``cluster`` is the name of the deployment; the database of another one is refused."""
+        """``cluster`` is the name of the deployment; the database of another deployment is refused."""
         self._url = url
         self._cluster = cluster
 
@@ -114,7 +114,7 @@ class PostgresCopyTarget(CopyTarget):
         return PostgresDatabase(url=self._url, purpose=PURPOSE, prepare=prepare)
 
     def put_in_place(self) -> None:
-        """Do nothing: a gateway can use the database since the mark was removed."""
+        """Do nothing: after ``remove_mark`` a gateway can use the database."""
 
 
 def remove_mark(connection: Connection) -> None:

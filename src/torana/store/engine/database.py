@@ -14,7 +14,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -160,11 +160,13 @@ class Database(ABC):
         *,
         pause: Callable[[float], Awaitable[object]],
         delayed: asyncio.Event | None = None,
+        slot: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> T:
         """Execute ``work`` as ``run`` does, repeated while the database cannot be written.
 
         For facts that must not be lost. ``pause`` waits between attempts. ``delayed`` is set while a full or
-        unwritable disk has been the reason for more than ``DELAY`` seconds.
+        unwritable disk has been the reason for more than ``DELAY`` seconds. Each attempt holds a ``slot``,
+        which limits the concurrent transactions.
         """
         unkept = _PendingWrite()
         timer: asyncio.TimerHandle | None = None
@@ -172,7 +174,8 @@ class Database(ABC):
         async def write() -> T:
             nonlocal timer
             try:
-                return await self.run(work)
+                async with slot():
+                    return await self.run(work)
             except StoreUnavailable as error:
                 if self._is_unwritable(error.__cause__):
                     self._unkept.add(unkept)

@@ -11,7 +11,7 @@ from torana.errors import DataDirUnusable
 #: Prefix of a restore's temporary directory; an interrupted restore leaves it behind.
 RESTORE_PREFIX = ".torana-restore-"
 
-#: A file in that directory while the files and the rows of a PostgreSQL database may not belong together.
+#: A file in that directory while the restored files and the PostgreSQL database may be of different backups.
 UNFINISHED = "unfinished"
 
 #: Suffix of the draft of a copy from PostgreSQL; an interrupted copy leaves it behind.
@@ -26,8 +26,9 @@ _PAGE_SIZES = frozenset(2**power for power in range(9, 17))
 def database_exists(path: Path) -> bool:
     """Return whether the database file exists; its content is not checked.
 
-    Raises ``DataDirUnusable`` for a file that is shorter than its header, and for a missing file of which other
-    files remain: a lost database must not be replaced silently. Raises ``OSError`` if the path cannot be read.
+    Raises ``DataDirUnusable`` if the file is truncated, or if it is missing and its log, its copy or the traces
+    of a restore remain: a lost database must not be replaced silently. Raises ``OSError`` if the path cannot be
+    read.
     """
     try:
         status = path.stat()
@@ -39,9 +40,8 @@ def database_exists(path: Path) -> bool:
         return False
     if stat.S_ISREG(status.st_mode) and (fault := _truncation(path, status.st_size)):
         raise DataDirUnusable(
-            f"{path} {fault} although it exists: its data was lost, for example on a full disk or in a "
-            "copy that was interrupted. Restore a backup with `torana restore`, or "
-            "delete the file to start with an empty database"
+            f"{path} {fault}: its data was lost, for example on a full disk or in a copy that was interrupted. "
+            "Restore a backup with `torana restore`, or delete the file to start with an empty database"
         )
     return True
 
@@ -50,8 +50,8 @@ def refuse_unfinished_restore(data_dir: Path) -> None:
     """Raise ``DataDirUnusable`` if a restore into a PostgreSQL database was interrupted at its end."""
     if left := next(data_dir.glob(f"{RESTORE_PREFIX}*/{UNFINISHED}"), None):
         raise DataDirUnusable(
-            f"a restore into the PostgreSQL database and {data_dir} was interrupted, and the two may not "
-            f"belong together. Run `torana restore` again; to keep both as they are, delete {left.parent}"
+            f"a restore into the PostgreSQL database and {data_dir} was interrupted, so the two may be of "
+            f"different backups. Run `torana restore` again; to keep both as they are, delete {left.parent}"
         )
 
 
@@ -81,7 +81,7 @@ def _truncation(path: Path, size: int) -> str | None:
     page = 65_536 if page == 1 else page
     is_database = header.startswith(_MAGIC) and page in _PAGE_SIZES
     if is_database and size % page and not _has_log(path):
-        return f"has {size} bytes, which is not a whole number of pages of {page} bytes,"
+        return f"has {size} bytes, which is not a whole number of pages of {page} bytes"
     return None
 
 
@@ -99,9 +99,9 @@ def refuse_traces(path: Path) -> None:
         )
     if _has_log(path):
         raise DataDirUnusable(
-            f"{path} is missing, but its log {path.name}-wal is there and holds data: the database was moved "
-            f"or deleted without it. Put {path.name} back, or restore a backup with `torana restore`, or "
-            "delete the log to start with an empty database"
+            f"{path} is missing, but its log {path.name}-wal exists and contains data: the database was "
+            f"moved or deleted without its log. Put {path.name} back, or restore a backup with "
+            "`torana restore`, or delete the log to start with an empty database"
         )
     if left := next(path.parent.glob(f"{RESTORE_PREFIX}*"), None):
         raise DataDirUnusable(

@@ -20,8 +20,8 @@ metadata = sa.MetaData(
     }
 )
 
-#: Types of texts and whole numbers. PostgreSQL sorts texts by the language of the database without a collation,
-#: and its INTEGER has 32 bits.
+#: Types of texts and whole numbers. Without a collation, PostgreSQL sorts texts by the language of the
+#: database. Its INTEGER has only 32 bits.
 Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 Integer = sa.Integer().with_variant(sa.BigInteger(), "postgresql")
 
@@ -71,14 +71,14 @@ sessions = sa.Table(
     sa.Column("next_seq", Integer, nullable=False),
     sa.Column("speaker", Text),
     sa.Column("shared", sa.Boolean, nullable=False),
-    # The model sees no history before this place,
+    # After a reset, the model sees no history row with a smaller seq.
     sa.Column("fresh_from", Integer, nullable=False, server_default="0"),
-    # nor turns with a seq below this one: accepted before the session was reset, ended after it.
+    # The model sees no turn with a smaller seq: a turn that was accepted before a reset may end after it.
     sa.Column("fresh_seq", Integer, nullable=False, server_default="0"),
     sa.Column("title", Text),
-    # Set by the user; the next message ends it.
+    # The time at which the user archived the session. The next message sets it to NULL.
     sa.Column("archived_at", UtcTime),
-    # The summary of the history up to and including the place ``summary_to``.
+    # The summary of the history rows up to and including the seq ``summary_to``.
     sa.Column("summary", Text),
     sa.Column("summary_to", Integer, nullable=False, server_default="0"),
     # The names of the tools that the session has opened, in order, separated by spaces.
@@ -222,8 +222,9 @@ deliveries = sa.Table(
     sa.Column("line", Text, nullable=False),
     sa.Column("place", Text, nullable=False),
     sa.Column("turn_id", Text, sa.ForeignKey("turns.id")),
-    # Parts of a reply count from 0, its questions from 250,000, and notices of its end to other accounts from
-    # 500,000. ``root`` is the row of the first part; an uncut row holds the whole text.
+    # ``part`` counts from 0 for parts of a reply, from 250,000 for approval questions, and from 500,000 for
+    # notices to subscribed accounts that the turn has ended. ``root`` is the row of the first part. If
+    # ``is_cut`` is false, the row contains the whole text.
     sa.Column("root", Integer),
     sa.Column("part", Integer, nullable=False),
     sa.Column("is_cut", sa.Boolean, nullable=False),
@@ -285,7 +286,7 @@ senders = sa.Table(
     sa.Column("decided_at", UtcTime),
 )
 
-#: The process that listens on an account; the key is a digest of the account's credentials.
+#: The process that listens on an account; ``account`` is a digest of the account's credentials.
 leases = sa.Table(
     "leases",
     metadata,
@@ -349,16 +350,16 @@ memories = sa.Table(
     sa.Index("uq_memories_live", "owner", "subject", unique=True, sqlite_where=_live),
 )
 
-#: The words of the live memories (see ``fts``). The owner is indexed, so that a search covers one owner only.
-#: Positions and lengths are not stored because the database does not rank.
+#: The words of the live memories (see ``text_index``). The owner is indexed, so that a search covers one owner
+#: only. Positions and lengths are not stored because the database does not rank.
 memory_words = sa.table(
     "memory_words", sa.column("rowid"), sa.column("owner"), sa.column("memory"), sa.column("words")
 )
 
 _create_index(memories, "memory_words", "owner", "memory")
 
-#: Created tokens; ``digest`` is that of the secret. ``replaces`` is the token that a rotation ends.
-#: ``issued_by`` is the token whose sign-in code created it, with which it ends.
+#: Created tokens; ``digest`` is that of the secret. ``replaces`` is the old token of a rotation. ``issued_by``
+#: is the token that created the sign-in code for this token; this token ends when that one ends.
 tokens = sa.Table(
     "tokens",
     metadata,
@@ -485,9 +486,9 @@ approvals = sa.Table(
     sa.Index("uq_approvals_id", "id", unique=True),
 )
 
-#: Installed skills, and the operator's decisions on these and on skills that were placed by hand, which have no
-#: folder. ``digest`` identifies the files of the decision, ``granted`` what their scripts may use (JSON);
-#: ``next_folder`` is a newer version in quarantine.
+#: Installed skills, and skills that were copied by hand into the skills directory, with the operator's
+#: decision. ``folder`` is NULL for the latter. ``digest`` identifies the files that the operator reviewed.
+#: ``granted`` lists what the scripts may use (JSON). ``next_folder`` is a newer version in quarantine.
 skills = sa.Table(
     "skills",
     metadata,
@@ -559,9 +560,10 @@ mcp_pins = sa.Table(
 
 _scheduled = sa.text("state = 'active'")
 
-#: Scheduled messages and tasks. ``due_at`` is the next time or NULL; ``try_at`` is when it is tried, which is
-#: later after a refusal. ``dealt_with`` is the last time that was fired or missed, and ``dealt_at`` when;
-#: ``turn_id`` is the last turn. ``made_by`` is a digest of the tool call that created the schedule.
+#: Scheduled messages and tasks. ``due_at`` is the next due time or NULL. ``try_at`` is the time of the next
+#: try: it is later than ``due_at`` after a refusal. ``dealt_with`` is the last due time that was run or missed,
+#: and ``dealt_at`` is the time when that happened. ``turn_id`` is the last turn. ``made_by`` is a digest of the
+#: tool call that created the schedule.
 schedules = sa.Table(
     "schedules",
     metadata,

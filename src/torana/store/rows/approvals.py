@@ -167,7 +167,7 @@ def drop_closed_questions(connection: Connection, turn_id: str, now: datetime) -
 
 
 def count_delivered_characters(connection: Connection, turn_id: str, *, but: Approval | None = None) -> int:
-    """Return the number of characters of a reply that its questions sent, without the question ``but``."""
+    """Return the number of characters of a reply that were sent with questions, except the question ``but``."""
     return connection.execute(_TOLD, {"of_turn": turn_id, "but": but.id if but else ""}).scalar_one()
 
 

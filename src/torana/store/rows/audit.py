@@ -54,7 +54,7 @@ def record(connection: Connection, act: Act, action: str, target: str, **detail:
     )
 
 
-def on_a_users(owner: str, act: Act | None) -> Act | None:
+def auditable_act(owner: str, act: Act | None) -> Act | None:
     """Return the act if the data belongs to a user; actions on the gateway's own data are not recorded."""
     return None if owner == GATEWAY_OWNER else act
 

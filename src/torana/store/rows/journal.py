@@ -29,7 +29,7 @@ def settle(connection: Connection, step: dict[str, Any]) -> None:
 
 
 def start(connection: Connection, call: dict[str, Any], step: dict[str, Any] | None) -> None:
-    """Store that a call starts, with its step; it replaces the row of an interrupted attempt."""
+    """Store that a call starts, with its step. The row replaces that of an interrupted attempt."""
     if step is not None:
         connection.execute(_SETTLE, step)
     connection.execute(_FORGET, _key(call))

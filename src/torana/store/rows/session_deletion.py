@@ -55,7 +55,7 @@ def delete(connection: Connection, owner: str, session_id: str, *, at: datetime)
 
 
 def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
-    """Return ids of sessions without a message, reply, unfinished turn or open delivery since then."""
+    """Return ids of sessions that were not used since ``before`` and have no unfinished turn or delivery."""
     found = sa.select(sessions.c.id).where(_idle_since(before)).limit(limit)
     return list(connection.execute(found).scalars())
 

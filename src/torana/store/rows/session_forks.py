@@ -46,7 +46,7 @@ def fork(
     most: int = _MOST,
     most_bytes: int = _MOST_BYTES,
 ) -> RowMapping:
-    """Copy the owner's session up to and including a turn, or its last ended turn; return the new session.
+    """Copy the owner's session up to and including ``last`` (default: its last ended turn); return the copy.
 
     Ended turns and their history are copied with new ids and no usage. The title is copied only if its message
     is copied, so that erasing the message erases the title. Hidden history stays hidden unless it contains the
@@ -121,7 +121,7 @@ def _gave_title(
 
 
 def _places(connection: Connection, session_id: str) -> dict[str, int]:
-    """Return the history place of each turn that has one."""
+    """Return the seq of the history row of each turn that has one."""
     found = sa.select(history.c.turn_id, history.c.seq).where(history.c.session_id == session_id)
     return {row.turn_id: row.seq for row in connection.execute(found)}
 

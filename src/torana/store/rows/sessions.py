@@ -22,7 +22,7 @@ def list_sessions(
     before: tuple[datetime, str] | None,
     limit: int,
 ) -> list[RowMapping]:
-    """Return the owner's sessions, last used first, optionally of a channel or with turns of a user.
+    """Return the owner's sessions, most recently used first, optionally of a channel or with turns of a user.
 
     ``archived`` None selects archived and other sessions.
     """
@@ -89,7 +89,7 @@ def nth_newest(connection: Connection, owner: str, channel: str, number: int) ->
 def change(
     connection: Connection, owner: str, session_id: str, values: Mapping[str, object]
 ) -> RowMapping | None:
-    """Set columns of a session: ``title`` and ``archived_at``. Return it, or None if there is none."""
+    """Set columns of a session: ``title`` and ``archived_at``. Return the session, or None if there is none."""
     if values:
         is_it = owned_by(sessions, owner) & (sessions.c.id == session_id)
         connection.execute(sa.update(sessions).where(is_it).values(values))

@@ -46,7 +46,7 @@ class Signs(NamedTuple):
 
 
 class UnfinishedTurn(NamedTuple):
-    """The properties of a turn that count in the queue."""
+    """The properties of a turn by which the limits of the queue count it."""
 
     owner: str
     channel: str
@@ -105,9 +105,9 @@ def requeue(connection: Connection) -> None:
 
 
 def list_interrupted(connection: Connection) -> list[Turn]:
-    """Return the turns that a crash left active and that were about to be interrupted or cancelled, as queued.
+    """Return the turns that a crash left active although they were to be interrupted or cancelled.
 
-    Call it before ``recover``, which queues all active turns.
+    The returned turns have the state ``queued``. Call it before ``recover``, which queues all active turns.
     """
     return [replace(turn_of(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
 
@@ -130,7 +130,7 @@ def recover(connection: Connection) -> list[Turn]:
 def end_left(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     """End a turn that no process runs; return the ended turns, with those that were merged into it.
 
-    Returns none if another replica has ended the turn or has taken it up since it was read.
+    Returns an empty list if another replica has ended the turn or has taken it up since it was read.
     """
     if connection.execute(_IS_LEFT, {"turn_id": turn.id}).first() is None:
         return []

@@ -16,9 +16,9 @@ from torana.store.engine.tokenizer import TEXT_LIMIT
 class Newest:
     """The part of a session that a model may receive.
 
-    ``history`` has the newest ended turns, newest first: place, serialised messages and their number.
+    ``history`` has the newest ended turns, newest first: seq, serialised messages and number of messages.
     ``shared`` is true if several users have sent messages. ``summary`` summarises the messages up to and
-    including the place ``summary_to``. ``opened_tools`` are the names of the tools that the session has opened,
+    including the seq ``summary_to``. ``opened_tools`` are the names of the tools that the session has opened,
     in order.
     """
 
@@ -36,7 +36,7 @@ class Unsummarised:
     summary: str | None
     summary_to: int
     fresh_from: int
-    #: Place, number of messages and size in bytes of each row, oldest first.
+    #: Seq, number of messages and size in bytes of each row, oldest first.
     rows: Sequence[tuple[int, int, int]]
 
 
@@ -76,7 +76,7 @@ def oldest_unsummarised(
 def bodies(
     connection: Connection, owner: str, session_id: str, *, first: int, last: int
 ) -> list[tuple[int, bytes]]:
-    """Return the places and serialised messages of a range of visible history, in order."""
+    """Return the seq and the serialised messages of each visible history row of a range, in order."""
     stretch = {"owner": owner, "session_id": session_id, "first": first, "last": last}
     return [(row.seq, row.body) for row in connection.execute(_BODIES, stretch)]
 
@@ -84,7 +84,7 @@ def bodies(
 def keep_summary(
     connection: Connection, owner: str, session_id: str, *, known: Unsummarised, text: str, to: int
 ) -> bool:
-    """Store the summary up to and including a place; return False if the session has changed."""
+    """Store the summary up to and including the seq ``to``; return False if the session has changed."""
     kept = connection.execute(
         sa.update(sessions)
         .where(

@@ -35,8 +35,8 @@ EXPONENT_LIMIT = 1000
 #: The number of an expression's characters that an error repeats.
 EXCERPT = 80
 
-# Possessive quantifiers and the lookbehind: otherwise every digit could start a match, and every division of
-# the rest would be tried.
+# Possessive quantifiers and the lookbehind: without them, a match could start at every digit, and every split
+# of the remaining digits would be tried.
 _NUMBER = r"(?:\d++(?:\.\d*+)?|\.\d++)(?:e[+-]?\d++)?"
 _WHOLE = rf"(?<![\d.])({_NUMBER})"
 _TOKEN = re.compile(rf"\s*(?P<number>{_NUMBER})|\s*(?P<symbol>\*\*|//|[a-z]\w*|\S)")
@@ -137,7 +137,7 @@ def _rewritten(shown: str) -> str:
 
 
 def _without_thousands(text: str) -> str:
-    """Return the text with "1,000" as 1000. With a function it is ambiguous (1 and 0), and is refused."""
+    """Return the text with "1,000" as 1000. In a function, "1,000" could be two arguments, and is refused."""
     if (match := _THOUSANDS.search(text)) and re.search(r"[a-z]\s*\(", text):
         raise ToolError(
             f"“{match[0]}” may be one number or several. In a calculation with a function, write numbers "
@@ -169,7 +169,7 @@ def _evaluate(source: str, numbers: dict[str, Decimal], shown: str) -> Decimal:
     except Overflow:
         raise ToolError(f"The result of “{excerpt}” has more than {EXPONENT_LIMIT} digits.") from None
     except DecimalException:
-        raise ToolError(f"“{excerpt}” has no real result, or none that can be given exactly.") from None
+        raise ToolError(f"“{excerpt}” has no real result, or its exact result is too long.") from None
     except FunctionNotDefined:
         raise ToolError(
             f"An operator is missing before a parenthesis in “{excerpt}”: write 2 * (3 + 4), not 2(3 + 4)."

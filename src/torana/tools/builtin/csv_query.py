@@ -133,7 +133,7 @@ def _value(said: str) -> str:
     if quoted := _QUOTED.fullmatch(said):
         return quoted["value"]
     if _MORE.search(said):
-        raise ToolError(f"There can be one condition only; if “{said[:60]}” is the value of one, quote it.")
+        raise ToolError(f"There can be one condition only; if “{said[:60]}” is a value, quote it.")
     return said.strip("\"'")
 
 

@@ -54,7 +54,11 @@ class Planner(Protocol):
         ...
 
     async def list_schedules(self, turn: Turn, *, everywhere: bool) -> Sequence[Planned]:
-        """Return the schedules of the user, or else of the channel, that have not ended, the next due first."""
+        """Return the schedules that have not ended, the next due first.
+
+        With ``everywhere``, these are the user's schedules in all channels; otherwise only those of the turn's
+        channel.
+        """
         ...
 
     async def cancel(self, turn: Turn, schedule_id: str) -> None:

@@ -202,8 +202,8 @@ def _report(outcome: Outcome, limits: SandboxLimits, *, secrets: Mapping[str, st
         "files": f"it made more than {limits.files:,} files",
         "written": f"it wrote more than {limits.disk >> 20} MiB to its writable directories",
         "filled": (
-            "the disk it writes to lost more than "
-            f"{OTHERS * limits.disk >> 20} MiB or {OTHERS * limits.files:,} files meanwhile"
+            "during the run, the free space of the disk that it writes to shrank by more than "
+            f"{OTHERS * limits.disk >> 20} MiB or {OTHERS * limits.files:,} files"
         ),
     }
     ended = f"exit code {outcome.code}"

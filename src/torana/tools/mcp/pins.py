@@ -67,7 +67,7 @@ class Pins:
         return known
 
     def _read_copy(self) -> Mapping[str, str] | None:
-        """Return the content of the file, None without one; an unreadable file accepts no tool."""
+        """Return the content of the file, None if it does not exist; an unreadable file accepts no tool."""
         try:
             document: Any = json.loads(self._path.read_bytes())
             if document["source"] not in (self._source, self._key.source):

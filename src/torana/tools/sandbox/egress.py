@@ -20,7 +20,7 @@ from torana.web import WebFault
 #: Returns the allowed addresses of a host's name for a port, such as ``web.Guard.resolve``.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
-#: The ports of a host that was granted without one.
+#: The ports of a host that was granted without a port.
 WEB_PORTS = (80, 443)
 HEAD_LIMIT = 16 * 1024
 CONNECTIONS = 32
@@ -53,7 +53,7 @@ class _Traffic:
     left: int
 
     def count(self, size: int) -> None:
-        """Raise ``OSError`` if there are more."""
+        """Count transferred bytes. Raises ``OSError`` above the limit."""
         self.left -= size
         if self.left < 0:
             raise OSError(TRAFFIC_EXCEEDED)
@@ -97,7 +97,7 @@ class Egress:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - asyncio runs this in one
+        assert task is not None  # noqa: S101 - asyncio runs this in a task
         self._open.add(task)
         try:
             with suppress(OSError, asyncio.CancelledError):

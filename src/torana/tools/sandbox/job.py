@@ -9,7 +9,8 @@ from typing import Literal
 
 MIB = 1024 * 1024
 
-#: The limit at which a run was stopped.
+#: The limit at which a run was stopped. ``written`` is the data written to writable directories, and ``filled``
+#: is the loss of free space on their disks.
 Stopped = Literal["time", "memory", "kernel", "processes", "output", "files", "written", "filled"]
 
 

@@ -8,9 +8,10 @@ A forbidden call fails with an error. There are three groups:
   the memory of their machine code, and some thousands of them can stop the kernel. Those of netfilter need a
   capability that a script lacks.
 - Memory that counts for no process: memfd, System V, huge pages, queues of file events (inotify, fanotify),
-  asynchronous I/O, rules of Landlock, anonymous memory that processes share (``madvise`` takes it from the
-  process and leaves it in memory), and pages that ``vmsplice``, ``splice``, ``tee`` and ``sendfile`` pass by
-  reference: a few bytes can hold a large page. After the error of the last four, programs copy.
+  asynchronous I/O, rules of Landlock, anonymous memory that processes share (after ``madvise`` it stays in
+  memory, but no longer counts for the process), and pages that ``vmsplice``, ``splice``, ``tee`` and
+  ``sendfile`` pass by reference: a few bytes can hold a large page. Programs copy the data if one of these four
+  calls fails.
 
 Other kernel memory has a bound elsewhere:
 
@@ -20,7 +21,7 @@ Other kernel memory has a bound elsewhere:
 - Pipes: the kernel's share for each user (64 MiB).
 - POSIX timers and queued signals: the limit of pending signals. POSIX message queues: a limit of zero.
 - Locked memory, which pages of MSG_ZEROCOPY need: a limit of zero.
-- Buffers of sockets and page tables: measured for each run. Larger buffers are silently not granted.
+- Buffers of sockets and page tables: measured for each run. Requests for larger buffers have no effect.
 - File locks, memory areas and the rest: the growth of the kernel's own memory is measured (``usage``).
 """
 
@@ -38,10 +39,10 @@ _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCH, _FIRST, _SECOND, _THIRD, _FOURTH = 0, 4, 16, 24, 32, 40
 
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
-#: The usual protocols, as zero or by number: TCP, UDP, and for AF_NETLINK the one of address queries.
+#: The allowed protocols: 0 (the default; for AF_NETLINK, address queries), 1 (AF_UNIX), 6 (TCP) and 17 (UDP).
 _PROTOCOLS = (0, 1, 6, 17)
-#: SO_SNDBUF and SO_RCVBUF are ignored; these are SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_BPF,
-#: SO_ATTACH_REUSEPORT_CBPF and _EBPF, and SO_RESERVE_MEM.
+#: ``_BUFFERS``, which are ignored: SO_SNDBUF and SO_RCVBUF. Forbidden: SO_ATTACH_FILTER, SO_LOCK_FILTER,
+#: SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF, and SO_RESERVE_MEM.
 _SOL_SOCKET, _BUFFERS, _FORBIDDEN_OPTIONS = 1, (7, 8), (26, 44, 50, 51, 52, 73)
 _PR_SET_SECCOMP = 22
 _IOCTLS = (

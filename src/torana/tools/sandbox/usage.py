@@ -12,9 +12,11 @@ from pathlib import Path
 
 from torana.tools.sandbox.job import MIB, SandboxLimits
 
-#: The factor of the run's limits that its file systems may lose in total: others write to them too.
+#: A run is stopped when its file systems have lost this many times its limits of bytes and files. Other
+#: programs write to them too, so the limits themselves would be too strict.
 OTHERS = 8
-#: The factor of the kernel's limit at which a run is stopped: processes are counted one after the other.
+#: A run is stopped above this many times its limit of processes. The kernel enforces the limit itself. The
+#: factor allows for an inexact count: processes are counted one after the other.
 PROCESS_FACTOR = 2
 
 _PAGE = os.sysconf("SC_PAGESIZE")
@@ -26,10 +28,10 @@ _UNIX_BYTES = 212_992
 _LITTLE = 16 * MIB
 #: The position of the name in a row of Unix sockets.
 _NAME = 6
-#: The maximum number of threads that are read of a process: in ``children``, where bubblewrap has one, and in a
-#: search for a thread that has not ended.
+#: The maximum number of threads of a process that are read: by ``children``, for bubblewrap and its single
+#: thread, and by the search for a thread that has not ended.
 _FEW_THREADS = 16
-#: The number of searches for a thread that has not ended, and the size of a process without one.
+#: The maximum number of searches for a thread that has not ended, and the size of the process if none is found.
 _TRIES = 100
 UNKNOWN = 2**62
 #: The sandbox's own file systems, by their paths inside.

@@ -55,7 +55,7 @@ class _Stream:
     number: int = 0
     events: list[Event] = field(default_factory=list[Event])
     size: int = 0
-    #: The whole text replaces all earlier entries: some were not added, or they have become too many.
+    #: True if the next entry must be a snapshot: an earlier entry was not added, or too much text is pending.
     needs_snapshot: bool = False
     #: The size of the last snapshot, and the bytes and the entries since then.
     snapshot_bytes: int = 0
@@ -76,7 +76,7 @@ class _Stream:
         self.events, self.size, self.needs_snapshot = [], 0, True
 
     def note_sent(self, size: int, *, replaces: bool) -> None:
-        """Clear the pending events, which were sent as an entry. It ``replaces`` the earlier entries or not."""
+        """Clear the pending events, which were sent as an entry; ``replaces`` if the entry has a snapshot."""
         self.number += 1
         self.added = 0 if replaces else self.added + 1
         self.added_bytes = 0 if replaces else self.added_bytes + size

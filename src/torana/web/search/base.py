@@ -40,7 +40,7 @@ class SearchRequest:
 class SearchService(ABC):
     """A search service. Its address is the operator's or the default, without a trailing slash."""
 
-    #: The default address, or None if every operator runs an own instance.
+    #: The default address, or None if operators run their own instances.
     url: ClassVar[str | None]
     needs_key: ClassVar[bool]
 

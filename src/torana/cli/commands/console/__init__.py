@@ -51,8 +51,8 @@ def console(
 ) -> None:
     """Open the page of the running gateway in the browser, and sign in with a one-time code.
 
-    The page asks before it uses the code, which is valid once, for 60 seconds. The sign-in lasts at most 12
-    hours.
+    The page asks for confirmation before it uses the code, which is valid once, for 60 seconds. The sign-in
+    lasts at most 12 hours.
     """
     from torana.cli.chat.gateways import remote_gateway
     from torana.cli.commands.console.browser import open_browser

@@ -13,7 +13,7 @@ _SCREENS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 def open_browser(address: str) -> bool:
-    """Start a browser, without the settings of the gateway. Return whether there is one.
+    """Start a browser, without the variables of the gateway's settings. Return whether a browser was found.
 
     On Linux, a browser in the terminal is started only if ``BROWSER`` names it: few of them can run the page.
     """

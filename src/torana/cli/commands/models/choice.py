@@ -124,7 +124,9 @@ def configured_provider(name: str | None, loaded: Loaded) -> tuple[Provider, str
     ]
     if not found:
         where = f"the provider {name!r}" if name else f"the provider of {settings.model[0]}"
-        raise OperatorError(f"{where} has no known list; the providers with lists are {', '.join(PROVIDERS)}")
+        raise OperatorError(
+            f"the models of {where} cannot be listed; the providers with lists are {', '.join(PROVIDERS)}"
+        )
     provider = found[0]
     return provider, loaded.provider_environ.get(provider.key) if provider.key else None
 

@@ -49,7 +49,7 @@ def own_service(loaded: Loaded, config: Path | None, backup_to: Path | None, kee
 
 
 def system_service(backup_to: Path | None, keep: int) -> ServiceDefinition:
-    """Return the service of the system. Raises ``OperatorError`` if it cannot read or write its places."""
+    """Return the service of the system. Raises ``OperatorError`` if it cannot access one of its directories."""
     from torana.config import load
 
     backups = (backup_to or SYSTEM_BACKUPS).absolute()

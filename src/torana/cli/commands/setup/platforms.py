@@ -99,7 +99,7 @@ def connect(
 
 
 def first_messages(platform: ConnectedPlatform) -> Iterator[FirstSender | None]:
-    """Yield the sender of the first message once there is one, and None after each poll without one.
+    """Yield None after each poll without a message, and then the sender of the first message.
 
     The message is not confirmed to the platform, so that the gateway receives and answers it.
     """
@@ -112,7 +112,7 @@ def first_messages(platform: ConnectedPlatform) -> Iterator[FirstSender | None]:
                 name = " ".join(filter(None, (sender.get("first_name"), sender.get("last_name"))))
                 yield FirstSender(id=str(sender["id"]), name=name, text=str(message.get("text", "")))
         if updates:
-            time.sleep(1)  # unconfirmed updates of other chats come back at once
+            time.sleep(1)  # Telegram returns unconfirmed updates of other chats at once
         yield None
 
 
@@ -140,7 +140,7 @@ def _unchecked(_values: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _token(values: Mapping[str, Any], name: str) -> str:
-    """Return a token. The client's error for an invalid address or header would contain it."""
+    """Return a token that fits into a header: the client's error for another token would contain the token."""
     return checked_key(name, str(values[name]))
 
 

@@ -151,8 +151,8 @@ def approve(
 ) -> None:
     """Show a skill's requirements and suspicious lines, and ask whether to approve it.
 
-    After approval the skill is loaded, and its scripts may run with the shown needs, until one of its files
-    changes.
+    After approval, the skill is loaded, and its scripts may run with the requirements that the command showed.
+    The approval ends when one of the skill's files changes.
     """
     from torana.cli.commands.skills.printing import report_lines
     from torana.cli.commands.skills.reading import SkillsHere

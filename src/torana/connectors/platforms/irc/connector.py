@@ -378,7 +378,7 @@ class _Login:
         if message.text == "+" and secret is not None:
             user = self._settings.sasl_user
             answer = b64encode(f"{user}\0{user}\0{secret.get_secret_value()}".encode()).decode()
-            for start in range(0, len(answer) + 1, 400):  # after a piece of 400 another must follow
+            for start in range(0, len(answer) + 1, 400):  # a piece of 400 bytes is never the last
                 self._wire.write_line("AUTHENTICATE", answer[start : start + 400] or "+")
 
     def _on_identified(self, _: IrcMessage) -> None:

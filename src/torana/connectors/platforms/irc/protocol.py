@@ -85,7 +85,7 @@ async def read_messages(reader: asyncio.StreamReader) -> AsyncGenerator[IrcMessa
     while line := await reader.readline():
         try:
             text = line.decode()
-        except UnicodeDecodeError:  # from before UTF-8
+        except UnicodeDecodeError:  # an encoding from before UTF-8
             text = line.decode("cp1252", errors="replace")
         yield IrcMessage.parse(text.rstrip("\r\n"))
 

@@ -98,7 +98,7 @@ class Homeserver(nio.AsyncClient):
     async def poll(self, filter_: dict[str, Any], since: str, *, wait: float = 0) -> nio.SyncResponse:
         """Return the events since the token, at once or within ``wait`` seconds.
 
-        Without ``wait`` with the state of all rooms.
+        If ``wait`` is 0, the response contains the state of all rooms.
         """
         if wait:
             return cast("nio.SyncResponse", await self.sync(int(wait * 1000), filter_, since))
@@ -195,7 +195,8 @@ class Homeserver(nio.AsyncClient):
         if self._left:
             raise RetryLater("not connected")
         if self._stored_keys is not None:
-            # Before others see them: the next process would use the same keys for something else.
+            # Changed keys are stored before a request uses them: otherwise the next process would use the same
+            # keys again.
             await self._stored_keys.save()
         with _answers():
             return await super().send(method, path, data, headers, trace_context, timeout)

@@ -145,7 +145,7 @@ class Matrix(Connector[MatrixSettings]):
 
     @property
     def credentials(self) -> str:
-        """Return the account, whose data hold a single sync token."""
+        """Return the account's id: the account has one sync token, so only one process may use it."""
         return self.settings.user
 
     @property

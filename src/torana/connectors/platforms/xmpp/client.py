@@ -83,7 +83,7 @@ class XmppClient(ClientXMPP):
         self.max_redirects = -1
         for plugin in _PLUGINS:
             self.register_plugin(plugin)  # pyright: ignore[reportUnknownMemberType]
-        # Unacknowledged messages go to the next login, which is another object.
+        # The server repeats unacknowledged messages after the next login, for which another object is used.
         self.plugin["xep_0198"].allow_resume = False
         self.refusals: list[str] = []
         self.faults: list[str] = []

@@ -141,7 +141,7 @@ class Xmpp(Connector[XmppSettings]):
         waits: set[asyncio.Future[Any]] = {answer}
         try:
             message.send()
-            if message["type"] == "chat":  # a room echoes it, the server answers a later ping
+            if message["type"] == "chat":  # a room echoes the message instead
                 waits.add(client.ping(client.boundjid.host))
             await asyncio.wait(waits, timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():

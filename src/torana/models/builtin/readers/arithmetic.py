@@ -71,7 +71,7 @@ _SPELT = wordings(r"\b(?:plus|minus|times|multiplied by|divided by)\b")
 def calculate(message: BuiltinMessage) -> Arguments | None:
     """Read a calculation in numbers and operators, or in one of a few phrases, and nothing else."""
     said = _digits(_ASKING.sub("", message.phrase).removesuffix(" as a decimal").rstrip("= "))
-    expression = _answer_text(said) or (said if _is_sum(said) else "")
+    expression = _expression_of_phrase(said) or (said if _is_sum(said) else "")
     return {"expression": expression} if expression else None
 
 
@@ -87,7 +87,7 @@ def _is_sum(said: str) -> bool:
     return signs > 0 and not _OPERANDS.sub("", operands)
 
 
-def _answer_text(said: str) -> str:
+def _expression_of_phrase(said: str) -> str:
     for pattern, expression in _TOLD:
         if match := pattern.fullmatch(said):
             return expression.format(

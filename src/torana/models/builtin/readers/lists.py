@@ -123,7 +123,7 @@ def remove_from_list(message: BuiltinMessage) -> Arguments | None:
 
 
 def nameless(phrase: str, *, name: str, recent: bool) -> tuple[str, Arguments] | None:
-    """Return the tool and arguments of a message about the list ``name``, which it does not name.
+    """Return the tool and arguments of a message that is about the list ``name`` but does not name it.
 
     With ``recent``, the last request was about that list, so that shorter messages are clear.
     """

@@ -77,7 +77,7 @@ def with_erasure(
 
 
 def list_after(connection: Connection, last: str) -> Erasures | None:
-    """Return the erasures after ``last``, or None; all, if the database does not know ``last``."""
+    """Return the erasures after ``last``, or None if there are none; all if ``last`` is unknown."""
     after = _erasures.c.number > _number_of(last)
     rows = connection.execute(sa.select(_erasures).where(after).order_by(_erasures.c.number)).all()
     if not rows:
@@ -99,7 +99,7 @@ def confirm(connection: Connection, last: str) -> None:
 
 
 def list_unconfirmed(connection: Connection) -> dict[str, int]:
-    """Return the ids of the replicas that have not carried out all erasures, with the numbers of these."""
+    """Return the number of pending erasures of each replica that has not carried out all of them, by its id."""
     open_ = sa.select(sa.func.count()).where(_erasures.c.number > _replicas.c.erased).scalar_subquery()
     rows = connection.execute(sa.select(_replicas.c.id, open_.label("open")))
     return {row.id: row.open for row in rows if row.open}

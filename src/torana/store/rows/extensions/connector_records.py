@@ -18,7 +18,7 @@ def load(connection: Connection, account: str, name: str) -> dict[str, bytes]:
 
 
 def save(connection: Connection, account: str, name: str, changes: Mapping[str, bytes | None]) -> None:
-    """Store or delete (None) records."""
+    """Store the records, and delete those whose value is None."""
     place = {"account": account, "name": name}
     new = [{**place, "key": key, "body": body} for key, body in changes.items() if body is not None]
     old = [{**place, "old": key} for key, body in changes.items() if body is None]

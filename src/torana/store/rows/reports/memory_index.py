@@ -24,12 +24,12 @@ def add(connection: Connection, owner: str, memory_id: str, text: str) -> None:
     connection.execute(sa.insert(memory_words), row)
 
 
-def holding(owner: str, found: Sequence[str]) -> sa.Select[Any, Any]:
+def holding(owner: str, terms: Sequence[str]) -> sa.Select[Any, Any]:
     """Return a query for the ids and words of the owner's memories that contain any of the terms."""
     return (
         sa.select(memory_words.c.memory, memory_words.c.words)
         .select_from(memory_words)
-        .where(matches(memory_words, {"owner": _token(owner)}, found))
+        .where(matches(memory_words, {"owner": _token(owner)}, terms))
     )
 
 
