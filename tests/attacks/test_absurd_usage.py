@@ -12,6 +12,8 @@ from torana.testing.openai_server import ChatRequest, OpenAIStandIn, Reply
 _USAGES: dict[str, dict[str, Any]] = {
     "huge": {"prompt_tokens": 2**63, "completion_tokens": 2**63, "total_tokens": 2**64},
     "nearly": {"prompt_tokens": 2**63 - 1, "completion_tokens": 2**62, "total_tokens": 2**63},
+    "beyond floats": {"prompt_tokens": 10**400, "completion_tokens": 1},
+    "no details": {"prompt_tokens": 1, "prompt_tokens_details": "x", "completion_tokens_details": [1]},
     "negative": {"prompt_tokens": -(2**63), "completion_tokens": -1, "total_tokens": -1},
     "texts": {"prompt_tokens": "9" * 5_000, "completion_tokens": [], "total_tokens": None},
 }

@@ -109,9 +109,8 @@ class Erasure:
         if self._database.records_erasures:
             work = erasures.with_erasure(work, user, act.at)
         for _ in range(_ROUNDS):
-            for owner, turn_id in await self._database.run(partial(erasure.unfinished_turns, user=user)):
-                with suppress(NotFound, Erased):  # its session was deleted meanwhile
-                    await self._turns.cancel(owner, turn_id)
+            turns = await self._database.run(partial(erasure.unfinished_turns, user=user))
+            await asyncio.gather(*(self._cancel(owner, turn_id) for owner, turn_id in turns))
             deleted = await self._database.run(work)
             if deleted is not None:
                 return deleted
@@ -119,6 +118,10 @@ class Erasure:
             "Messages of the user keep arriving, so no data was erased. The user's tokens are "
             "revoked. Stop the client that sends the messages, and erase again."
         )
+
+    async def _cancel(self, owner: str, turn_id: str) -> None:
+        with suppress(NotFound, Erased):  # its session was deleted meanwhile
+            await self._turns.cancel(owner, turn_id)
 
     async def _clean_up(self, user: str, deleted: ErasedUser) -> int:
         """Remove the data from files. Return the number of deleted copies."""

@@ -36,6 +36,8 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
 #: Seconds in which the end of a body must follow the last event, so that the connection can be used again.
 _END = 0.1
 
+#: The largest number of tokens of a usage report. Budgets bound it further.
+_MOST_TOKENS = 2**63 - 1
 _NO_TOKENS = {"prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens"}
 
 
@@ -236,7 +238,7 @@ class ChatStream(StreamedResponse):
 
 def read_usage(usage: Mapping[str, Any], model: str, provider: str, url: str) -> RequestUsage:
     """Return the tokens by kind, as the price list reads them."""
-    given = {name: value for name, value in usage.items() if value is not None}
+    given = {name: _bounded(value) for name, value in usage.items() if _is_usable(name, value)}
     details = {
         name: count for name, count in given.items() if name not in _NO_TOKENS and isinstance(count, int)
     }
@@ -254,6 +256,16 @@ def read_usage(usage: Mapping[str, Any], model: str, provider: str, url: str) ->
     if isinstance(written, int):
         read.cache_write_tokens = written
     return read
+
+
+def _is_usable(name: str, value: object) -> bool:
+    """Return whether a field of a usage report can be read: the details are an object."""
+    return isinstance(value, Mapping) if name.endswith("_details") else value is not None
+
+
+def _bounded(value: Any) -> Any:
+    """Return a number of tokens that other parts can convert; other values stay."""
+    return min(value, _MOST_TOKENS) if isinstance(value, int) else value
 
 
 def _text_or(default: _Default, value: object) -> str | _Default:
