@@ -23,9 +23,10 @@ _TRIES = 500
 class RedisProcess:
     """A server without a file, which a test can kill, freeze and start again on the same port."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, password: str | None = None) -> None:
         self._program = require("redis-server", "redis-server")
         self._options = options
+        self._password = password
         self._directory = Path(tempfile.mkdtemp(prefix="torana-redis-"))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -37,7 +38,7 @@ class RedisProcess:
         command = [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *self._options]
         self._process = subprocess.Popen(command, cwd=self._directory, stdout=subprocess.DEVNULL)
         retry = Retry(ConstantBackoff(0.02), _TRIES)
-        with redis.Redis(port=self.port, retry=retry) as client:
+        with redis.Redis(port=self.port, password=self._password, retry=retry) as client:
             cast("Any", client).ping()
 
     def kill(self) -> None:
@@ -54,7 +55,7 @@ class RedisProcess:
 
     def execute(self, *command: str | int) -> Any:
         """Execute a command, and return its result with texts as bytes."""
-        with redis.Redis(port=self.port) as client:
+        with redis.Redis(port=self.port, password=self._password) as client:
             return cast("Any", client).execute_command(*command)
 
     def __enter__(self) -> Self:

@@ -1,9 +1,10 @@
-"""Seeded faults of a cluster: deaths, pauses, stops, cut connections, and crashes of the database server."""
+"""Seeded faults of a cluster: deaths, pauses, stops, cut connections, and crashes of its servers."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tests.chaos.cluster import Cluster, Replica
+from tests.redis_server import RedisProcess
 from tests.waiting import eventually
 
 #: Seconds that a takeover needs: the lease, and three checks.
@@ -101,6 +103,8 @@ class Faults:
             self._cut_all,
             self._crash_server,
         ]
+        if self._cluster.redis is not None:
+            kinds.append(partial(self._disturb_redis, self._cluster.redis))
         due: list[Callable[[], Awaitable[bool]]] = []
         while True:
             await asyncio.sleep(self._draw.uniform(0.2, 1.2))
@@ -168,6 +172,23 @@ class Faults:
             await asyncio.to_thread(server.stop, "immediate")
             await asyncio.sleep(self._draw.uniform(0, 1))
             await asyncio.to_thread(server.start)
+        return True
+
+    async def _disturb_redis(self, server: RedisProcess) -> bool:
+        """Crash, freeze or empty the Redis server."""
+        fault = self._draw.choice(["crashes of Redis", "pauses of Redis", "losses of the data in Redis"])
+        self.counts[fault] += 1
+        seconds = self._draw.uniform(*_SHORT)
+        if fault == "crashes of Redis":
+            await asyncio.to_thread(server.kill)
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(server.start)
+        elif fault == "pauses of Redis":
+            server.signal(signal.SIGSTOP)
+            await asyncio.sleep(seconds)
+            server.signal(signal.SIGCONT)
+        else:
+            await asyncio.to_thread(server.execute, "FLUSHALL")
         return True
 
     def _choose(self, *, keep: int = 0) -> Replica | None:

@@ -34,12 +34,13 @@ SHOWN = 20
 
 
 @pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.parametrize("with_redis", [False, True])
 async def test_replicas_keep_their_promises_despite_faults(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], with_redis: bool
 ) -> None:
     draw = random.Random(SEED)
     history = History()
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, with_redis=with_redis) as cluster:
         faults = Faults(cluster=cluster, draw=draw)
         limits = httpx2.Limits(max_connections=None)
         async with httpx2.AsyncClient(base_url=cluster.url, timeout=60, trust_env=False, limits=limits) as http:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from tests.redis_server import RedisProcess
@@ -55,3 +59,28 @@ async def test_description_names_the_reason_why_a_server_cannot_be_used(redis: R
     redis.execute("REPLICAOF", "127.0.0.1", "1")
     with pytest.raises(OperatorError, match="read only replica"):
         await RedisServer(redis.url).describe()
+
+
+@pytest.fixture
+def tls_server(tmp_path: Path) -> Generator[tuple[int, Path]]:
+    """A server with TLS: its port, and its certificate."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=redis", "-days", "1"]
+    new += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(new, capture_output=True, check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    options = ["--tls-port", str(port), "--tls-auth-clients", "no", "--requirepass", "geheim"]
+    options += ["--tls-key-file", str(key), "--tls-cert-file", str(certificate)]
+    with RedisProcess(*options, password="geheim"):
+        yield port, certificate
+
+
+async def test_certificate_of_a_server_with_tls_is_verified(tls_server: tuple[int, Path]) -> None:
+    port, certificate = tls_server
+    url = f"rediss://:geheim@127.0.0.1:{port}/0"
+
+    assert (await RedisServer(f"{url}?ssl_ca_certs={certificate}").describe()).startswith("Redis ")
+    with pytest.raises(OperatorError, match="certificate verify failed") as caught:
+        await RedisServer(url).describe()
+    assert "geheim" not in str(caught.value)
