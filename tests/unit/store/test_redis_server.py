@@ -47,7 +47,7 @@ def test_missing_library_is_named_with_the_command_that_installs_it(monkeypatch:
 async def test_server_is_described(redis: RedisProcess) -> None:
     described = await RedisServer(redis.url).describe()
 
-    assert described.startswith("Redis ")
+    assert described.startswith(("Redis ", "Valkey "))
     assert f"on 127.0.0.1:{redis.port}/0, writes in " in described
 
 
