@@ -18,7 +18,6 @@ from tests.chaos.history import Stored, StoredTurn
 from tests.chaos.program import ROOT, TOOLS, Program
 from tests.parts import require
 from tests.postgres import PostgresProxy, PostgresServer
-from tests.redis_server import RedisProcess
 from tests.standins.servers import free_port
 from tests.waiting import eventually
 
@@ -94,14 +93,9 @@ class Replica(Program):
 class Cluster:
     """Three replicas, their database and their load balancer, which run inside of a ``with`` block."""
 
-    def __init__(
-        self, home: Path, postgres: int | None = None, /, *, with_redis: bool = False, **settings: str
-    ) -> None:
+    def __init__(self, home: Path, postgres: int | None = None, /, **settings: str) -> None:
         """``settings`` are environment variables of the replicas; ``postgres`` as in ``PostgresServer``."""
         self._home = home
-        self._with_redis = with_redis
-        #: The Redis server that the replicas share.
-        self.redis: RedisProcess | None = None
         self._postgres = postgres
         self._settings = settings
         self._running = ExitStack()
@@ -115,9 +109,6 @@ class Cluster:
             haproxy = require("haproxy", "haproxy")
             self.server = starting.enter_context(PostgresServer(self._postgres))
             self._database = self.server.create("torana")
-            if self._with_redis:
-                self.redis = starting.enter_context(RedisProcess())
-                self._settings = {**self._settings, "TORANA_REDIS_URL": self.redis.url}
             tools = self._home / "tools"
             tools.mkdir()
             (tools / "chaos_tools.py").write_text(TOOLS)

@@ -31,8 +31,10 @@ _UNUSABLE = "cannot be used"
 class Faults:
     """Disturbs a cluster in two ways at a time: one long pause, and a series of short faults elsewhere."""
 
-    def __init__(self, *, cluster: Cluster, draw: random.Random) -> None:
+    def __init__(self, *, cluster: Cluster, draw: random.Random, redis: RedisProcess | None) -> None:
+        """``redis`` is the server that the replicas share."""
         self._cluster = cluster
+        self._redis = redis
         self._draw = draw
         self._deadline = 0.0
         #: Replicas that a fault has hit and that do not serve yet.
@@ -103,8 +105,8 @@ class Faults:
             self._cut_all,
             self._crash_server,
         ]
-        if self._cluster.redis is not None:
-            kinds.append(partial(self._disturb_redis, self._cluster.redis))
+        if self._redis is not None:
+            kinds.append(partial(self._disturb_redis, self._redis))
         due: list[Callable[[], Awaitable[bool]]] = []
         while True:
             await asyncio.sleep(self._draw.uniform(0.2, 1.2))

@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx2
@@ -20,6 +20,7 @@ from tests.chaos.clients import Client
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
 from tests.chaos.history import History, Stored, check
+from tests.redis_server import RedisProcess
 from tests.waiting import eventually
 
 SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "20"))
@@ -40,8 +41,11 @@ async def test_replicas_keep_their_promises_despite_faults(
 ) -> None:
     draw = random.Random(SEED)
     history = History()
-    with Cluster(tmp_path, with_redis=with_redis) as cluster:
-        faults = Faults(cluster=cluster, draw=draw)
+    with ExitStack() as stack:
+        redis = stack.enter_context(RedisProcess()) if with_redis else None
+        settings = {"TORANA_REDIS_URL": redis.url} if redis else {}
+        cluster = stack.enter_context(Cluster(tmp_path, **settings))
+        faults = Faults(cluster=cluster, draw=draw, redis=redis)
         limits = httpx2.Limits(max_connections=None)
         async with httpx2.AsyncClient(base_url=cluster.url, timeout=60, trust_env=False, limits=limits) as http:
             clients = [

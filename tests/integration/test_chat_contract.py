@@ -501,6 +501,6 @@ async def test_other_content_is_refused(server: OpenAIStandIn) -> None:
     sound = BinaryContent(b"RIFF", media_type="audio/wav")
     model = ours("openai-chat", "m", server)
     async with model:
-        with pytest.raises(UserError, match="no form for a binary"):
+        with pytest.raises(UserError, match="cannot express a binary"):
             async with model_request_stream(model, [ModelRequest(parts=[UserPromptPart([sound])])]):
                 pass

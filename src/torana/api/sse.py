@@ -93,7 +93,7 @@ class EventStream(StreamingResponse):
                     yield _frame(event, data)
                 del data  # the error that ends the events would keep it until the next garbage collection
                 if event.type == "approval.required":  # the client can approve it now
-                    self._turns.approvals.note_streamed(event.data["id"])
+                    await self._turns.approvals.note_streamed(event.data["id"])
         except (StopAsyncIteration, GatewayError):  # an error after the start ends the stream
             self._over = True
         finally:

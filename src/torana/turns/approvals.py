@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -88,8 +88,6 @@ class Approvals:
         self._can_ask = can_ask
         self._question_changed = question_changed
         self._waiting: dict[tuple[str, int, str], _Waiting] = {}
-        #: Ids of the approvals that calls wait for, and whether an event stream has sent each.
-        self._streamed: dict[str, bool] = {}
         self._deciding: set[asyncio.Task[Any]] = set()
 
     async def ask(
@@ -119,14 +117,9 @@ class Approvals:
             approval = await keep(partial(_open, turn=turn, new=new, said=said))
             self._question_changed(turn)
             if approval.state == "open":
-                asked_by = approval.id
-                self._streamed[asked_by] = False
-                try:
-                    opened(approval)
-                    async with while_waiting():
-                        approval = await self._until_decided(turn, approval, waiting, run)
-                finally:
-                    del self._streamed[asked_by]
+                opened(approval)
+                async with while_waiting():
+                    approval = await self._until_decided(turn, approval, waiting, run)
         finally:
             del self._waiting[key]
         return _decision(approval)
@@ -160,14 +153,9 @@ class Approvals:
             raise ApprovalChanged(f"The turn has several calls {call_id!r}. Decide by approval id: {ids}.")
         return await self._hide_private(await self._decide_on(found[0], choice, act))
 
-    def note_streamed(self, approval_id: str) -> None:
-        """Note that an event stream has sent an approval; from then on a message can answer it."""
-        if approval_id in self._streamed:
-            self._streamed[approval_id] = True
-
-    def streamed_ids(self) -> Set[str]:
-        """Return the ids of the waiting approvals that an event stream has sent."""
-        return {approval_id for approval_id, was_sent in self._streamed.items() if was_sent}
+    async def note_streamed(self, approval_id: str) -> None:
+        """Store that an event stream has sent an approval; from then on a message can answer it."""
+        await self._database.run(partial(rows.note_streamed, approval_id=approval_id))
 
     async def open_of(self, owner: str, turn_id: str) -> Sequence[Approval]:
         """Return the open approvals of the owner's turn, oldest first."""
@@ -285,35 +273,31 @@ def answer(
     act: Act,
     *,
     decided_in: str,
-    streamed: Set[str],
 ) -> tuple[Approval, Sequence[Approval]] | None:
     """Decide the open approval that a message answers. Return it and the sender's other open approvals.
 
     Returns None if the message answers no question or the question is ambiguous. A chat shows one question at a
     time. Over HTTP the message answers the question in the last response to its sender. If that response has no
     question, the message answers the sender's only open question, provided that a chat, a response or an event
-    stream has shown it. ``streamed`` are the ids that event streams have shown. ``decided_in`` is the turn of
-    the message.
+    stream has shown it. ``decided_in`` is the turn of the message.
     """
     asked = rows.open_to(connection, inbound, now=act.at)
     if inbound.account is None:
-        asked = _questions_meant(connection, inbound, asked, streamed)
+        asked = _questions_meant(connection, inbound, asked)
     if not asked:
         return None
     verdict = replace(_verdict(choice, by=act.principal, at=act.at), decided_in=decided_in)
     return _decide(connection, asked[0], verdict, act), asked[1:]
 
 
-def _questions_meant(
-    connection: Connection, inbound: Inbound, asked: list[Approval], streamed: Set[str]
-) -> list[Approval]:
+def _questions_meant(connection: Connection, inbound: Inbound, asked: list[Approval]) -> list[Approval]:
     """Return the questions, starting with the one that an HTTP message answers; none if it answers none."""
     put = next((one for one in asked if rows.is_last_reply(connection, inbound, one)), None)
     if put is not None:
         return [put, *(one for one in asked if one is not put)]
     if len(asked) != 1:
         return []
-    was_shown = asked[0].delivery is not None or asked[0].replied_at is not None or asked[0].id in streamed
+    was_shown = asked[0].delivery is not None or asked[0].replied_at is not None or asked[0].streamed
     if not was_shown:
         return []
     return asked if rows.is_unmistakable(connection, inbound, asked[0]) else []

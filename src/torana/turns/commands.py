@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
@@ -94,8 +94,7 @@ class Commands:
         if approve is None or inbound.channel is None:
             return None
         choice = Choice(approve=approve)
-        streamed = self._approvals.streamed_ids()
-        work = partial(_answer_question, inbound=inbound, new=new, choice=choice, streamed=streamed)
+        work = partial(_answer_question, inbound=inbound, new=new, choice=choice)
         answered = await self._database.run(work)
         if answered is None:
             return None
@@ -106,17 +105,13 @@ class Commands:
 
 
 def _answer_question(
-    connection: Connection,
-    inbound: Inbound,
-    new: NewTurn,
-    choice: Choice,
-    streamed: Set[str],
+    connection: Connection, inbound: Inbound, new: NewTurn, choice: Choice
 ) -> tuple[Turn, Approval | None] | None:
     known = idempotency_keys.find(connection, inbound, new.at)
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    decided = answer(connection, inbound, choice, act, decided_in=new.turn_id, streamed=streamed)
+    decided = answer(connection, inbound, choice, act, decided_in=new.turn_id)
     if decided is None:
         return _explain_not_counted(connection, inbound, new)
     approval, more = decided

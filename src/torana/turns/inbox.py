@@ -20,7 +20,6 @@ from torana.messages import Inbound, Turn, new_id
 from torana.sessions import history
 from torana.sessions.titles import title_of
 from torana.store.engine.database import Connection, Database, T
-from torana.store.engine.postgres.announcements import announce_idle_sessions
 from torana.store.rows import idempotency_keys
 from torana.store.rows import turns as rows
 from torana.store.rows.audit import Act, auditable_act, with_record
@@ -114,16 +113,15 @@ class Turns:
             await asyncio.wait(self._writing)
         self._recovery.stop()
         await self._runner.stop(grace=grace)
-        with suppress(StoreUnavailable):
-            await self._database.run(requeue)
-            if self._database.replica is not None:
-                await self._database.read(announce_idle_sessions)
-                await self.live.wait_for_other_replicas(ends - time.monotonic())
+        if self._database.replica is not None:
+            await self.replicas.hand_over(ends - time.monotonic())
         self.live.close()
         if self._commanding:  # their turns have ended, or end after the next start
             await asyncio.wait(self._commanding)
         await self.replicas.stop()
         await self.live.sharing.stop()
+        with suppress(StoreUnavailable):
+            await self._database.run(requeue)
 
     @property
     def draining(self) -> bool:

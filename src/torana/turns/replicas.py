@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from functools import partial
 
@@ -14,7 +14,8 @@ from torana.aio import wait_first
 from torana.errors import StoreUnavailable, TakenOver
 from torana.store.engine.database import Announcement, Connection, Database
 from torana.store.engine.postgres import replicas
-from torana.store.rows.shared_turns import Changes, Signs, read_changes, read_signs
+from torana.store.engine.postgres.announcements import announce_idle_sessions
+from torana.store.rows.shared_turns import Changes, Signs, read_changes, read_signs, requeue
 from torana.turns.approvals import Approvals
 from torana.turns.events.activity_sharing import ActivitySharing
 from torana.turns.recovery import Recovery
@@ -93,6 +94,13 @@ class ReplicaWatch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def hand_over(self, seconds: float) -> None:
+        """Have other replicas continue the turns, and wait for those that callers wait for."""
+        with suppress(StoreUnavailable):
+            await self._database.run(requeue)
+            await self._database.read(announce_idle_sessions)
+            await self._runner.live.wait_for_other_replicas(seconds)
 
     async def check(self) -> None:
         """Check once. Raises ``StoreUnavailable``."""

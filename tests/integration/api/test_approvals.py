@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from pydantic_ai.messages import ToolCallPart
 
+from torana.messages import EVERYONE
 from torana.store.rows.approval_questions import call_digest
 from torana.testing import ScriptedModel
 
@@ -292,9 +293,8 @@ async def test_word_answers_approval_from_event_stream(start: Start, model: Scri
     streaming = asyncio.create_task(client.post("/message", json=said | {"content": "1+1?"}, headers=headers))
     while not (listed := (await client.get("/v1/approvals")).json()["items"]):
         assert not streaming.done()
-    while listed[0]["id"] not in app.turns.approvals.streamed_ids():
+    while not (await app.turns.approvals.get(EVERYONE, listed[0]["id"])).streamed:
         assert not streaming.done()
-        await asyncio.sleep(0)
 
     word = (await client.post("/message", json=said | {"content": "yes"})).json()["reply"]
 

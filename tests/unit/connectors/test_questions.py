@@ -416,7 +416,7 @@ async def test_question_asked_over_http_is_not_answered_in_chat(open_gateway: Op
 
     assert await open_calls(gateway, 1) == ["c1"]
     (asked,) = (await gateway.turns.approvals.list_open("*", limit=9)).items
-    gateway.turns.approvals.note_streamed(asked.id)  # as the program's event stream does
+    await gateway.turns.approvals.note_streamed(asked.id)  # as the program's event stream does
     await gateway.turns.accept(replace(inbound, content="yes"))
     assert await open_calls(gateway, 0) == []
 

@@ -33,11 +33,14 @@ from torana.store.rows.shared_turns import recover
 
 MIGRATIONS = Path(module.__file__).with_name("migrations")
 
+#: The revision after the newest one.
+_AFTER_HEAD = f"{int(HEAD) + 1:04}"
+
 NEXT = """
 from alembic import op
 import sqlalchemy as sa
 
-revision, down_revision = "0021", "0020"
+revision, down_revision = "{revision}", "{head}"
 
 
 def upgrade():
@@ -112,10 +115,10 @@ def new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The next version of the program with one more revision; returns the file of that revision."""
     migrations = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, migrations)
-    revision = migrations / "versions" / "0021_topic.py"
-    revision.write_text(NEXT.format(rest=""))
+    revision = migrations / "versions" / f"{_AFTER_HEAD}_topic.py"
+    revision.write_text(NEXT.format(revision=_AFTER_HEAD, head=HEAD, rest=""))
     monkeypatch.setattr(module, "SQLITE_MIGRATIONS", migrations)
-    monkeypatch.setattr(module, "HEAD", "0021")
+    monkeypatch.setattr(module, "HEAD", _AFTER_HEAD)
     return revision
 
 
@@ -169,8 +172,8 @@ def test_upgrade_keeps_the_data_and_a_copy_of_the_old_database(path: Path, new_v
     migrate(path)
 
     assert rows(path, "SELECT id, topic FROM sessions") == [("ses_1", None)]
-    assert check_database(path) == "0021"
-    copy = path.with_name("torana.db.before-0021")
+    assert check_database(path) == _AFTER_HEAD
+    copy = path.with_name(f"torana.db.before-{_AFTER_HEAD}")
     assert check_database(copy) == HEAD
     assert rows(copy, "SELECT id FROM sessions") == [("ses_1",)]
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -215,7 +218,7 @@ def test_first_revision_is_upgraded_with_all_its_data(tmp_path: Path, path: Path
 
 def test_failed_upgrade_changes_nothing(path: Path, new_version: Path) -> None:
     before = layout(path)
-    new_version.write_text(NEXT.format(rest="raise LookupError('a bug')"))
+    new_version.write_text(NEXT.format(revision=_AFTER_HEAD, head=HEAD, rest="raise LookupError('a bug')"))
     with pytest.raises(LookupError):
         migrate(path)
 
@@ -226,14 +229,14 @@ def test_failed_upgrade_changes_nothing(path: Path, new_version: Path) -> None:
 def test_upgrade_is_refused_when_the_copy_fails(path: Path, new_version: Path) -> None:
     before = layout(path)
     # Where the copy belongs there is an entry that SQLite cannot open, as on a full disk.
-    path.with_name("torana.db.before-0021.part").mkdir()
+    path.with_name(f"torana.db.before-{_AFTER_HEAD}.part").mkdir()
 
     with pytest.raises(DataDirUnusable, match=r"torana\.db cannot be copied .* Free enough disk space"):
         migrate(path)
 
     assert layout(path) == before
     assert check_database(path) == HEAD
-    assert not path.with_name("torana.db.before-0021").exists()
+    assert not path.with_name(f"torana.db.before-{_AFTER_HEAD}").exists()
 
 
 def test_newer_database_is_refused_unchanged_in_one_line(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -108,7 +108,7 @@ async def wait_for_requests(gateway: Any, turn: Turn, times: int = 1) -> list[di
     async for event in gateway.turns.reader.events(turn):
         if event.type == "approval.required":
             found.append(dict(event.data))
-            gateway.turns.approvals.note_streamed(event.data["id"])  # as an event stream does
+            await gateway.turns.approvals.note_streamed(event.data["id"])  # as an event stream does
         if len(found) == times:
             return found
     raise AssertionError(f"it ended, and asked {len(found)} times")
@@ -741,7 +741,7 @@ async def until_shown(gateway: Any, turn: Turn, amount: int) -> Approval:
     while [one.arguments["amount"] for one in await gateway.turns.approvals.open_of("*", turn.id)] != [amount]:
         await gateway.look()
     (approval,) = await gateway.turns.approvals.open_of("*", turn.id)
-    gateway.turns.approvals.note_streamed(approval.id)
+    await gateway.turns.approvals.note_streamed(approval.id)
     return approval
 
 

@@ -80,6 +80,30 @@ async def test_decision_is_announced(
     assert (await soon(waiting)).reply == "I paid."
 
 
+async def test_yes_to_a_question_that_another_replica_has_streamed_counts(
+    open_replica: Open, message: Message
+) -> None:
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    tools = FunctionToolset[ToolContext]()
+    tools.add_function(pay, metadata={"idempotent": False, "permission": "ask"})
+    call = ToolCallPart("pay", {}, tool_call_id="c1")
+    first, second = await open_replica([call], "I paid.", toolset=tools), await open_replica()
+    turn = await first.turns.accept(message())
+    waiting = await first.wait_for_end(turn)
+    async for event in first.turns.reader.events(turn):
+        if event.type == "approval.required":
+            await first.turns.approvals.note_streamed(event.data["id"])  # as an event stream does
+            break
+
+    answered = await second.turns.accept(message("yes"))
+
+    assert answered.reply == "I run `pay`."
+    assert (await soon(waiting)).reply == "I paid."
+
+
 async def test_limits_of_the_queue_hold_for_all_replicas_together(open_replica: Open, message: Message) -> None:
     first, second = await open_replica([asyncio.Event()]), await open_replica("done")
     for number in range(Queue().per_session):

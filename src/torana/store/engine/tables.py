@@ -479,6 +479,8 @@ approvals = sa.Table(
     sa.Column("decided_at", UtcTime),
     # The time of the last HTTP response that contained the question.
     sa.Column("replied_at", UtcTime),
+    # True if an event stream has sent it.
+    sa.Column("streamed", sa.Boolean, nullable=False, server_default=sa.false()),
     # The turn of the yes or no over HTTP that decided.
     sa.Column("decided_in", Text),
     sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),

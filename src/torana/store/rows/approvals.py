@@ -36,7 +36,8 @@ class Approval:
 
     ``said`` is the length of the turn's reply before the question. ``delivery`` is the number of the delivery
     with the question in a chat, if there is one. ``replied_at`` is the time of the last HTTP response that
-    contained the question, ``decided_in`` the turn of the yes or no that decided it.
+    contained the question, ``streamed`` whether an event stream has sent it, and ``decided_in`` the turn of the
+    yes or no that decided it.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Approval:
     decided_by: str | None = None
     decided_at: datetime | None = None
     replied_at: datetime | None = None
+    streamed: bool = False
     decided_in: str | None = None
     #: True if its readers may not see the arguments; ``turns.approval_replies`` has the rule. Not stored.
     hidden: bool = False
@@ -229,6 +231,11 @@ def decided_by_message(connection: Connection, turn_id: str) -> Approval | None:
 def note_reply(connection: Connection, approval: Approval, at: datetime) -> None:
     """Store that an HTTP response of this time contains the question."""
     connection.execute(_UPDATE, _key(approval) | {"replied_at": at})
+
+
+def note_streamed(connection: Connection, approval_id: str) -> None:
+    """Store that an event stream has sent an open approval."""
+    connection.execute(_NOTE_STREAMED, {"key": approval_id})
 
 
 def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[Approval]:
@@ -408,6 +415,7 @@ def _values(approval: Approval) -> dict[str, Any]:
         "expires_at": approval.expires_at,
         "decided_at": approval.decided_at,
         "replied_at": approval.replied_at,
+        "streamed": approval.streamed,
         "decided_in": approval.decided_in,
     }
 
@@ -445,6 +453,9 @@ _SHARED = (
 )
 _INSERT = sa.insert(approvals)
 _UPDATE = sa.update(approvals).where(_ONE)
+_NOTE_STREAMED = (
+    sa.update(approvals).where(approvals.c.id == sa.bindparam("key"), is_open).values(streamed=True)
+)
 _TOLD = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(
     approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.id != sa.bindparam("but")
 )

@@ -322,10 +322,11 @@ def _is_own(row: RowMapping, inbound: Inbound) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RelatedRows:
-    """Whether related rows of a turn that ends exist, and the turn's reservation and usage.
+    """Flags of the related rows of a turn that ends, and the turn's reservation and usage.
 
-    The rows are other unfinished turns of the session, open approvals, a journal, and subscriptions to its end.
-    Most turns have none, and one query is cheaper than several updates without effect.
+    A flag is true if there are other unfinished turns of the session, open approvals, a journal, or
+    subscriptions to the end of the turn. Most turns have none, and one query is cheaper than several updates
+    without effect.
     """
 
     others: bool

@@ -59,7 +59,7 @@ class UnsentStatements:
         if _is_declared(cursor):
             self._send(cursor.connection.cursor())
             return False
-        self._waiting.append(_written(cursor, statement, parameters))
+        self._waiting.append(_with_values(cursor, statement, parameters))
         self._send(cursor)
         return True
 
@@ -113,7 +113,7 @@ class UnsentStatements:
             cursor.execute(statement.encode(), prepare=False)
 
     def _wait(self, cursor: Cursor, statement: str, parameters: Any) -> None:
-        self._waiting.append(_written(cursor, statement, parameters))
+        self._waiting.append(_with_values(cursor, statement, parameters))
         self._changes = True
 
     def _send(self, cursor: Cursor) -> None:
@@ -137,7 +137,7 @@ def _is_declared(cursor: Cursor) -> bool:
     return hasattr(cursor, "name")
 
 
-def _written(cursor: Cursor, statement: str, parameters: Any) -> str:
+def _with_values(cursor: Cursor, statement: str, parameters: Any) -> str:
     """Return a statement with its values in the text, quoted by psycopg."""
     import psycopg
 
