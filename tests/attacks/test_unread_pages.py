@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from threading import Event
 
+import httpx2
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
 
-from torana.testing.openai_server import ChatRequest, OpenAIStandIn
+from torana.testing.openai_server import ChatRequest, OpenAIStandIn, Reply
 
 _TOKEN = "0123456789abcdef0123456789"
 _MIB = 1024 * 1024
@@ -57,22 +59,59 @@ def test_unread_streams_of_a_long_reply_take_little_memory(
         with gateway.client(token=token) as client:
             client.post("/message", json={"content": "hi"}).raise_for_status()
             (turn,) = client.get("/v1/turns").json()["items"]
-        before = gateway.process.memory_info().rss
-        request = (
-            f"GET /v1/turns/{turn['id']}/events HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n"
-        )
-        connections = [stack.enter_context(_connect(gateway)) for _ in range(_REQUESTS)]
-        for connection in connections:
-            connection.sendall(request.encode())
-        taken: list[int] = []
-        for connection in connections:
-            assert connection.recv(12) == b"HTTP/1.1 200"
-            taken.append(gateway.process.memory_info().rss)
-        for _ in range(20):
-            assert operator.get("/health").json()["status"] == "ok"
-            taken.append(gateway.process.memory_info().rss)
+        grown = _measure_unread_streams(gateway, operator, stack, turn=turn["id"], token=token)
 
-    assert max(taken) - before < _ROOM
+    assert grown < _ROOM
+
+
+def test_unread_streams_of_a_running_turn_take_little_memory(
+    new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
+) -> None:
+    is_sent, is_over = Event(), Event()
+
+    def reply(_request: ChatRequest) -> Reply:
+        return Reply(pieces=pieces())
+
+    def pieces() -> Iterator[str]:
+        # The gateway keeps fewer events of a turn, so each stream begins with the whole text.
+        yield "\U0001f600"
+        yield from ["x" * 100] * 10_000
+        is_sent.set()
+        is_over.wait()
+
+    model = new_model(reply=reply)
+    settings = {"model": "openai-chat:stand-in", "model_api_key": "none", "model_base_url": model.url}
+    gateway = new_gateway(gateway_token=_TOKEN, **settings)
+    gateway.start()
+    with gateway.client(token=_TOKEN) as operator, ExitStack() as stack:
+        stack.callback(is_over.set)
+        token = operator.post("/v1/tokens", json={"user": "mallory"}).json()["token"]
+        with gateway.client(token=token) as client:
+            headers = {"Prefer": "respond-async"}
+            turn = client.post("/message", json={"content": "hi"}, headers=headers).json()
+        assert is_sent.wait(60)
+        grown = _measure_unread_streams(gateway, operator, stack, turn=turn["id"], token=token)
+
+    assert grown < _ROOM
+
+
+def _measure_unread_streams(
+    gateway: GatewayProcess, operator: httpx2.Client, stack: ExitStack, *, turn: str, token: str
+) -> int:
+    """Open event streams of a turn and do not read them. Return the bytes by which the memory grew."""
+    before = gateway.process.memory_info().rss
+    request = f"GET /v1/turns/{turn}/events HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n"
+    connections = [stack.enter_context(_connect(gateway)) for _ in range(_REQUESTS)]
+    for connection in connections:
+        connection.sendall(request.encode())
+    taken: list[int] = []
+    for connection in connections:
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        taken.append(gateway.process.memory_info().rss)
+    for _ in range(20):
+        assert operator.get("/health").json()["status"] == "ok"
+        taken.append(gateway.process.memory_info().rss)
+    return max(taken) - before
 
 
 def _fill_session(gateway: GatewayProcess, token: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
@@ -234,6 +235,22 @@ async def test_snapshot_replaces_lost_events(open_log: OpenLog) -> None:
     assert (snapshot.type, snapshot.data, snapshot.id) == ("message.snapshot", {"text": text}, "1-11")
     fill(log, delta(12, "last"), completed_event(13))
     assert [event async for event in follower] == [delta(12, "last"), completed_event(13)]
+
+
+async def test_snapshots_that_wait_to_be_sent_keep_no_copies_of_the_text(open_log: OpenLog) -> None:
+    log = open_log(2_000, 2_000)
+    fill(log, accepted_event(), *(delta(number, "x" * 1_000) for number in range(2, 300)))
+    tracemalloc.start()
+    snapshots: list[TurnEvent] = []
+    for number in range(300, 350):  # each snapshot has another text
+        fill(log, delta(number, "y"))
+        snapshots.append(await anext(log.follow("t")))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 2_000_000
+    assert [event.type for event in snapshots] == ["message.snapshot"] * 50
+    assert [len(event.data["text"]) for event in snapshots] == [298_000 + number for number in range(1, 51)]
 
 
 async def test_snapshot_of_a_later_attempt_begins_with_settled_text(open_log: OpenLog) -> None:

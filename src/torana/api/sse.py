@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,9 @@ from torana.api.schemas.contract import AnswerBody
 from torana.errors import GatewayError, NotFound
 from torana.messages import Turn, TurnEvent
 from torana.turns import Turns
+
+#: The number of characters of a long event that are sent at a time.
+_PIECE = 65_536
 
 
 class EventStream(StreamingResponse):
@@ -67,17 +70,19 @@ class EventStream(StreamingResponse):
 
     async def _play(self, after: str | None) -> AsyncGenerator[str]:
         """Yield the events. A long reply of an ended turn is read only after the stream has a slot."""
-        slot = nullcontext if self._has_long_reply else self._slot
+        slot = None if self._has_long_reply else self._slot
         async with (
             self._slot() if self._has_long_reply else nullcontext(),
             aclosing(self._play_events(after, slot)) as frames,
         ):
-            async for frame in frames:
-                yield frame
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield await anext(frames)  # a variable would keep a long piece until the next event
 
     async def _play_events(
-        self, after: str | None, slot: Callable[[], AbstractAsyncContextManager[None]]
+        self, after: str | None, slot: Callable[[], AbstractAsyncContextManager[None]] | None
     ) -> AsyncGenerator[str]:
+        """Yield the events. Without ``slot`` the stream holds one already."""
         events = self._turns.reader.events(self._turn, after=after)
         upcoming: asyncio.Task[TurnEvent] | None = None
         try:
@@ -88,9 +93,16 @@ class EventStream(StreamingResponse):
                     yield ": keep-alive\n\n"
                     continue
                 event, upcoming = upcoming.result(), None
-                data = await _data(self._turns, self._turn, event, self._request_id)
-                async with slot() if _is_long(data) else nullcontext():
-                    yield _frame(event, data)
+                data = await self._data(event)
+                if slot is None or not _is_long(data):
+                    for piece in _pieces(_frame(event, data)):
+                        yield piece
+                else:
+                    del data  # many streams may wait for a slot
+                    async with slot():
+                        data = await self._data(event)
+                        for piece in _pieces(_frame(event, data)):
+                            yield piece
                 del data  # the error that ends the events would keep it until the next garbage collection
                 if event.type == "approval.required":  # the client can approve it now
                     await self._turns.approvals.note_streamed(event.data["id"])
@@ -102,18 +114,17 @@ class EventStream(StreamingResponse):
             else:
                 await events.aclose()
 
-
-async def _data(turns: Turns, turn: Turn, event: TurnEvent, request_id: str) -> Mapping[str, Any]:
-    """Return the data of an event; of a terminal event, the body of the plain response."""
-    if event.type == "approval.required":
-        return {**event.data, **await _arguments(turns, turn, event.data["id"])}
-    if not event.terminal:
-        return event.data
-    ended = await turns.reader.wait_for_end(turn)
-    if ended.failure is None:
-        return AnswerBody.from_turn(ended).model_dump(mode="json")
-    error: GatewayError = error_from(ended.failure)
-    return body_of(error, request_id=request_id)
+    async def _data(self, event: TurnEvent) -> Mapping[str, Any]:
+        """Return the data of an event; of a terminal event, the body of the plain response."""
+        if event.type == "approval.required":
+            return {**event.data, **await _arguments(self._turns, self._turn, event.data["id"])}
+        if not event.terminal:
+            return event.data
+        ended = await self._turns.reader.wait_for_end(self._turn)
+        if ended.failure is None:
+            return AnswerBody.from_turn(ended).model_dump(mode="json")
+        error: GatewayError = error_from(ended.failure)
+        return body_of(error, request_id=self._request_id)
 
 
 async def _arguments(turns: Turns, turn: Turn, approval_id: str) -> Mapping[str, Any]:
@@ -126,12 +137,17 @@ async def _arguments(turns: Turns, turn: Turn, approval_id: str) -> Mapping[str,
     return ApprovalBody.model_validate(approval).model_dump(mode="json", include=set(names))
 
 
+def _pieces(frame: str) -> Iterator[str]:
+    for start in range(0, len(frame), _PIECE):
+        yield frame[start : start + _PIECE]
+
+
 def _is_long(data: Mapping[str, Any]) -> bool:
     return sum(len(str(value)) for value in data.values()) > LONG
 
 
 def _frame(event: TurnEvent, data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(dict(data), ensure_ascii=False, separators=(",", ":"))
     # A delta of a model may end within a surrogate pair. Half a pair is escaped as in JSON.
     text = text.encode(errors="backslashreplace").decode()
     return f"event: {event.type}\nid: {event.id}\ndata: {text}\n\n"

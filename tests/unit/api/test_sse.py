@@ -1,7 +1,8 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -157,6 +158,36 @@ async def test_long_reply_of_an_ended_turn_is_read_in_the_only_slot_of_the_strea
 
     assert len(await all_of(cast("AsyncIterator[str]", stream.body_iterator))) == 2
     assert held == ["held", "read", "released"]
+
+
+async def test_long_event_is_not_kept_while_the_stream_waits_for_a_slot():
+    replies = iter(["x" * 20_001, "y" * 20_001])
+    waits, is_free = asyncio.Event(), asyncio.Event()
+
+    class ReadingTurns(FakeTurns):
+        async def wait_for_end(self, turn: Turn) -> Turn:
+            return replace(await super().wait_for_end(turn), reply=next(replies))
+
+    @asynccontextmanager
+    async def slot() -> AsyncGenerator[None]:
+        waits.set()
+        await is_free.wait()
+        yield
+
+    stream = stream_of(ReadingTurns(DONE, end=turn()), slot=slot).body_iterator
+    reader = asyncio.ensure_future(all_of(cast("AsyncIterator[str]", stream)))
+    await waits.wait()
+    is_free.set()
+
+    assert "yyy" in (await reader)[0]
+
+
+async def test_long_event_is_sent_in_pieces():
+    turns = FakeTurns(event(2, "message.snapshot", text="x" * 200_000), end=turn())
+    stream = stream_of(turns, slot=nullcontext).body_iterator
+    sent = await all_of(cast("AsyncIterator[str]", stream))
+    assert max(map(len, sent)) < 70_000
+    assert json.loads("".join(sent).split("data: ")[1]) == {"text": "x" * 200_000}
 
 
 async def test_silence_is_filled_with_comments_without_losing_events():

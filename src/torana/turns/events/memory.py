@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from torana.messages import EventType, TurnEvent
@@ -51,7 +51,9 @@ class _Channel:
 
     @property
     def text(self) -> str:
-        return "".join(self._text)
+        if len(self._text) > 1:
+            self._text = ["".join(self._text)]
+        return self._text[0] if self._text else ""
 
     def append(self, type_: EventType, data: Mapping[str, Any]) -> None:
         event = TurnEvent(self._id(self.end + 1), type_, data)
@@ -79,7 +81,7 @@ class _Channel:
         The event replaces all events but a terminal one.
         """
         position = self.end - 1 if self.is_closed else self.end
-        return position, TurnEvent(self._id(position), "message.snapshot", {"text": self.text})
+        return position, TurnEvent(self._id(position), "message.snapshot", _TextSoFar(self))
 
     def reset(self) -> TurnEvent:
         """Return an event without text, after which all events are replayed."""
@@ -97,6 +99,28 @@ class _Channel:
 
     def _id(self, number: int) -> str:
         return f"{self.attempt}-{number}{self._origin}"
+
+
+class _TextSoFar(Mapping[str, Any]):
+    """The data of a snapshot. Its text is copied when it is read, so that a waiting reader keeps no copy.
+
+    If an event has replaced the text of the channel meanwhile, the reader also receives that event.
+    """
+
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+        self._length = len(channel.text)
+
+    def __getitem__(self, name: str) -> str:
+        if name != "text":
+            raise KeyError(name)
+        return self._channel.text[: self._length]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("text",))
+
+    def __len__(self) -> int:
+        return 1
 
 
 class MemoryEventLog(EventLog):
