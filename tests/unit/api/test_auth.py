@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -10,7 +9,6 @@ from starlette.types import Receive, Scope, Send
 from torana.api.middleware.authentication import Authentication
 from torana.errors import StoreUnavailable, Unauthorized
 from torana.messages import Principal
-from torana.people.tokens import PREFIX
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -248,46 +246,3 @@ async def test_oldest_address_is_forgotten_after_4096_others(ask: Ask):
         await fail(ask, app, 1, client=f"other {number}")
     await fail(ask, app, 1, client="first")
     assert pauses.taken == []
-
-
-async def test_reads_of_one_user_run_a_few_at_a_time(ask: Ask):
-    running: dict[str, int] = {}
-    gate = asyncio.Event()
-
-    async def wait(scope: Scope, receive: Receive, send: Send) -> None:
-        key = f"{scope['state']['principal'].user} {scope['method']} {scope['path']}"
-        running[key] = running.get(key, 0) + 1
-        await gate.wait()
-        await PlainTextResponse("done")(scope, receive, send)
-
-    async def find(secret: str) -> Principal:
-        user = secret.removeprefix(PREFIX)
-        return Principal(
-            name=f"token:{user}", owner=f"user:{user}", user=user, token=user, scopes=frozenset({"read"})
-        )
-
-    app = Authentication(
-        wait, token=TOKEN, authenticate=find, sign_in=code_holder, unauthorized_page=page, sleep=Pauses()
-    )
-    requests = [
-        *[("ana", "GET", "/v1/me")] * 10,
-        ("ben", "GET", "/v1/me"),
-        *[("ana", "GET", "/v1/events")] * 10,
-        *[("ana", "POST", "/message")] * 10,
-    ]
-    asked = [
-        asyncio.create_task(ask(app, method, path, [("Authorization", f"Bearer {PREFIX}{user}")]))
-        for user, method, path in requests
-    ]
-    for _ in range(20):  # steps of the event loop
-        await asyncio.sleep(0)
-
-    assert running == {
-        "ana GET /v1/me": 4,
-        "ben GET /v1/me": 1,
-        "ana GET /v1/events": 10,
-        "ana POST /message": 10,
-    }
-    gate.set()
-    await asyncio.gather(*asked)
-    assert running["ana GET /v1/me"] == 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from torana.errors import RateLimited, Unauthorized
 from torana.messages import Principal
 from torana.people.tokens import PREFIX
-from torana.workers.fair_slots import FairSlots
 
 LOCAL = Principal(name="local")
 OPERATOR = Principal(name="operator")
@@ -30,9 +29,6 @@ _CHALLENGE = 'Bearer realm="torana"'
 _ADDRESSES = 4096
 _LONGEST_DELAY = 1.0
 
-#: The maximum number of reads that run at a time: of all users, and of each.
-_READS, _READS_OF_USER = 64, 4
-
 
 class Authentication:
     """Stores the principal of a request in ``request.state``, or answers 401.
@@ -46,8 +42,7 @@ class Authentication:
     called. A gateway without a token needs no sign-in.
 
     All tokens of a user have at most ``at_once`` open requests together, event streams included, so that one
-    user cannot take all connections. Of their reads, four run at a time, event streams excepted, so that many
-    reads delay no other user. Tokens with the scopes ``admin`` or ``impersonate`` have no such limits.
+    user cannot take all connections. Tokens with the scopes ``admin`` or ``impersonate`` have no such limit.
     """
 
     def __init__(
@@ -71,7 +66,6 @@ class Authentication:
         self._at_once = at_once
         #: The number of open requests by user, or by token without a user.
         self._open: Counter[str] = Counter()
-        self._reads = FairSlots(total=_READS, per_user=_READS_OF_USER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate a request before anything else of it is read."""
@@ -84,28 +78,16 @@ class Authentication:
             page = await self._unauthorized_page(request, error.headers)
             await page(scope, receive, send)
             return
-        async with self._share(request):
+        with self._counted(request.state.principal):
             await self._app(scope, receive, send)
 
-    @asynccontextmanager
-    async def _share(self, request: Request) -> AsyncGenerator[None]:
-        """Limit the open requests of a user. Raises ``RateLimited`` above the limit."""
-        principal: Principal = request.state.principal
+    @contextmanager
+    def _counted(self, principal: Principal) -> Generator[None]:
+        """Count a request while it is open. Raises ``RateLimited`` above the limit."""
         if principal.token is None or not principal.scopes.isdisjoint(("admin", "impersonate")):
             yield
             return
         holder = principal.token if principal.user is None else principal.owner
-        with self._counted(holder):
-            if not _is_read(request):
-                yield
-                return
-            async with self._reads.slot(holder):
-                await asyncio.sleep(0)  # other users come between two reads that wait for nothing
-                yield
-
-    @contextmanager
-    def _counted(self, holder: str) -> Generator[None]:
-        """Count a request while it is open."""
         if self._open[holder] >= self._at_once:
             raise RateLimited(
                 f"{self._at_once} requests are open; end some of them, such as event streams.",
@@ -161,11 +143,6 @@ def _asks_to_sign_in(request: Request) -> bool:
 
 def _asks_for_health(request: Request) -> bool:
     return request.scope["path"] == "/health" and request.method in ("GET", "HEAD")
-
-
-def _is_read(request: Request) -> bool:
-    """Return whether a request reads data and ends soon."""
-    return request.method in ("GET", "HEAD") and not request.scope["path"].endswith("/events")
 
 
 def _is_secret(credential: bytes) -> bool:
