@@ -1,3 +1,5 @@
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -6,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from torana.api.middleware import authentication
 from torana.api.middleware.authentication import Authentication
 from torana.errors import StoreUnavailable, Unauthorized
 from torana.messages import Principal
@@ -246,3 +249,83 @@ async def test_oldest_address_is_forgotten_after_4096_others(ask: Ask):
         await fail(ask, app, 1, client=f"other {number}")
     await fail(ask, app, 1, client="first")
     assert pauses.taken == []
+
+
+class Busy:
+    """An application and lookups of tokens that wait until the test continues, and count what waits."""
+
+    def __init__(self) -> None:
+        self.looked_up = 0
+        self.processed = 0
+        self.go_on = asyncio.Event()
+
+    async def look_up(self, secret: str) -> Principal | None:
+        self.looked_up += 1
+        return Principal(name="token", user="ana", owner="user:ana", token=secret, scopes=frozenset())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.processed += 1
+        await self.go_on.wait()
+        await PlainTextResponse("done")(scope, receive, send)
+
+    def app(self) -> Authentication:
+        return Authentication(
+            self, token=TOKEN, authenticate=self.look_up, sign_in=code_holder, unauthorized_page=page
+        )
+
+
+async def _settle() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("method", "path", "at_once"), [("GET", "/v1/turns", 4), ("POST", "/message", 20)])
+async def test_few_requests_of_a_user_are_processed_at_a_time_but_all_messages(
+    ask: Ask, method: str, path: str, at_once: int
+):
+    busy = Busy()
+    app = busy.app()
+    requests = [
+        asyncio.ensure_future(ask(app, method, path, [("Authorization", f"Bearer torana_{number % 2}")]))
+        for number in range(20)
+    ]
+    await _settle()
+    assert busy.processed == at_once
+    operator = asyncio.ensure_future(ask(app, method, path, [("Authorization", f"Bearer {TOKEN}")]))
+    await _settle()
+    assert busy.processed == at_once + 1
+
+    busy.go_on.set()
+    assert [answer.body for answer in await asyncio.gather(*requests, operator)] == [b"done"] * 21
+
+
+async def test_request_that_waits_long_gives_its_place_to_the_next(ask: Ask, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(authentication, "_PROCESSING", 0)
+    busy = Busy()
+    app = busy.app()
+    sent = [("Authorization", "Bearer torana_1")]
+    requests = [asyncio.ensure_future(ask(app, "GET", "/v1/turns", sent)) for _ in range(20)]
+    await _settle()
+    assert busy.processed == 20
+    busy.go_on.set()
+    await asyncio.gather(*requests)
+
+
+async def test_few_lookups_of_a_secret_are_made_at_a_time(ask: Ask):
+    go_on = asyncio.Event()
+    secrets: list[str] = []
+
+    async def look_up(secret: str) -> Principal | None:
+        secrets.append(secret)
+        await go_on.wait()
+        return await holder(SECRET)
+
+    app = Authentication(principal, token=TOKEN, authenticate=look_up, sign_in=look_up, unauthorized_page=page)
+    requests = [
+        asyncio.ensure_future(ask(app, "GET", "/skills", [("Authorization", f"Bearer torana_{number % 2}")]))
+        for number in range(20)
+    ]
+    await _settle()
+    assert Counter(secrets) == {"torana_0": 4, "torana_1": 4}
+    go_on.set()
+    await asyncio.gather(*requests)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torana.errors import RateLimited, Unauthorized
 from torana.messages import Principal
 from torana.people.tokens import PREFIX
+from torana.workers.fair_slots import FairSlots
 
 LOCAL = Principal(name="local")
 OPERATOR = Principal(name="operator")
@@ -29,6 +31,14 @@ _CHALLENGE = 'Bearer realm="torana"'
 _ADDRESSES = 4096
 _LONGEST_DELAY = 1.0
 
+#: The maximum number of requests of one user that are processed at a time, and the seconds after which a
+#: request that waits for something no longer counts.
+_PROCESSED = 4
+_PROCESSING = 1.0
+
+#: The paths of messages, which have limits of their own and wait for the model.
+_MESSAGES = frozenset({"/message", "/v1/messages"})
+
 
 class Authentication:
     """Stores the principal of a request in ``request.state``, or answers 401.
@@ -42,7 +52,9 @@ class Authentication:
     called. A gateway without a token needs no sign-in.
 
     All tokens of a user have at most ``at_once`` open requests together, event streams included, so that one
-    user cannot take all connections. Tokens with the scopes ``admin`` or ``impersonate`` have no such limit.
+    user cannot take all connections. Of these, four are processed at a time, each until its response begins or
+    a second has passed, so that many requests of one user do not delay others. Messages are not counted here.
+    Tokens with the scopes ``admin`` or ``impersonate`` have neither limit.
     """
 
     def __init__(
@@ -66,6 +78,9 @@ class Authentication:
         self._at_once = at_once
         #: The number of open requests by user, or by token without a user.
         self._open: Counter[str] = Counter()
+        self._processed = FairSlots(total=sys.maxsize, per_user=_PROCESSED)
+        #: The lookups of each secret, which come before the user is known.
+        self._lookups = FairSlots(total=sys.maxsize, per_user=_PROCESSED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate a request before anything else of it is read."""
@@ -78,16 +93,42 @@ class Authentication:
             page = await self._unauthorized_page(request, error.headers)
             await page(scope, receive, send)
             return
-        with self._counted(request.state.principal):
-            await self._app(scope, receive, send)
-
-    @contextmanager
-    def _counted(self, principal: Principal) -> Generator[None]:
-        """Count a request while it is open. Raises ``RateLimited`` above the limit."""
+        principal: Principal = request.state.principal
         if principal.token is None or not principal.scopes.isdisjoint(("admin", "impersonate")):
-            yield
+            await self._app(scope, receive, send)
             return
         holder = principal.token if principal.user is None else principal.owner
+        with self._counted(holder):
+            if request.method == "POST" and scope["path"] in _MESSAGES:
+                await self._app(scope, receive, send)
+            else:
+                await self._process(holder, scope, receive, send)
+
+    async def _process(self, holder: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request when it is the turn of its holder."""
+        await self._processed.acquire(holder)
+        is_held = True
+
+        def release() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                self._processed.release(holder)
+
+        async def reply(message: Message) -> None:
+            release()
+            await send(message)
+
+        timer = asyncio.get_running_loop().call_later(_PROCESSING, release)
+        try:
+            await self._app(scope, receive, reply)
+        finally:
+            timer.cancel()
+            release()
+
+    @contextmanager
+    def _counted(self, holder: str) -> Generator[None]:
+        """Count a request while it is open. Raises ``RateLimited`` above the limit."""
         if self._open[holder] >= self._at_once:
             raise RateLimited(
                 f"{self._at_once} requests are open; end some of them, such as event streams.",
@@ -119,7 +160,9 @@ class Authentication:
     async def _holder(self, credential: bytes) -> Principal | None:
         if self._token is not None and hmac.compare_digest(credential, self._token):
             return OPERATOR
-        return await self._authenticate(credential.decode("latin-1"))
+        secret = credential.decode("latin-1")
+        async with self._lookups.slot(secret):
+            return await self._authenticate(secret)
 
     async def _slow_down(self, request: Request) -> None:
         address = request.client.host if request.client else ""
