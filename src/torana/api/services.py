@@ -105,6 +105,8 @@ class Services:
     searches: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
     #: Maximum number of requests for a turn's tool calls at a time: each may occupy a thread.
     tool_calls: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
+    #: Long bodies are processed one at a time, because the event loop does it: each may take 20 milliseconds.
+    parsing: FairSlots = field(default_factory=lambda: FairSlots(total=1, per_user=1))
     #: Maximum number of turns that are read at a time for event streams: a reply may have megabytes.
     stream_starts: FairSlots = field(default_factory=lambda: FairSlots(total=16, per_user=2))
     #: Maximum number of long responses at a time: each may occupy some 12 MB until the client has read it.

@@ -2,6 +2,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message
 
+from torana.api import request_body
 from torana.api.request_body import (
     BODY_LIMIT,
     is_too_large,
@@ -22,6 +24,7 @@ from torana.api.schemas.contract import AnswerBody
 from torana.api.schemas.turns import TurnBody
 from torana.errors import BadRequest, BodyTooLarge, ContentTooLong, GatewayError, InvalidField, RequestTimeout
 from torana.messages import Failure, Principal, Turn, Usage
+from torana.workers.fair_slots import FairSlots
 
 LOCAL = Principal(name="local")
 AT = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
@@ -45,7 +48,32 @@ def request(
         return then or END
 
     headers = [(b"content-type", content_type.encode())]
-    return Request({"type": "http", "method": "POST", "path": "/message", "headers": headers}, receive)
+    services = SimpleNamespace(parsing=FairSlots(total=1, per_user=1))
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/message",
+        "headers": headers,
+        "app": SimpleNamespace(state=SimpleNamespace(services=services)),
+        "state": {"principal": LOCAL},
+    }
+    return Request(scope, receive)
+
+
+async def test_long_body_is_followed_by_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(request_body.asyncio, "sleep", sleep)
+    await read(json.dumps({"a": [0] * 100}).encode())
+    assert pauses == []
+    await read(json.dumps({"a": [0] * 9_000}).encode())
+    with pytest.raises(BadRequest):
+        await read(b"[" * 9_000)
+    assert len(pauses) == 2
+    assert min(pauses) > 0
 
 
 async def read(*chunks: bytes) -> dict[str, Any]:
