@@ -66,7 +66,7 @@ _DETAILS = {
 async def read_body(request: Request, model: type[Model], *, within: float) -> Model:
     """Return the request's JSON object as a model. Raises ``InvalidField`` and ``read_object``'s errors."""
     raw = await _read_json(request, within=within, limit=BODY_LIMIT)
-    async with paced(request, len(raw)):
+    async with _pace(request, len(raw)):
         return _validate(model, _parse_clean(raw))
 
 
@@ -82,12 +82,12 @@ async def read_object(request: Request, *, within: float, limit: int = BODY_LIMI
     ``InvalidJson``, or ``InvalidText`` for a text with U+0000 or half of a surrogate pair.
     """
     raw = await _read_json(request, within=within, limit=limit)
-    async with paced(request, len(raw)):
+    async with _pace(request, len(raw)):
         return _parse_clean(raw)
 
 
 @asynccontextmanager
-async def paced(request: Request, size: int) -> AsyncGenerator[None]:
+async def _pace(request: Request, size: int) -> AsyncGenerator[None]:
     """Process a body of ``size`` bytes in the block, without an ``await``.
 
     Long bodies are processed one after the other, with pauses, so that they use a part of the processor only.

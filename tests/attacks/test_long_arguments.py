@@ -1,0 +1,82 @@
+"""A user requests approvals of calls with long arguments, many at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import httpx2
+import pytest
+from tests.attacks.conftest import GatewayProcess
+from tests.waiting import eventually
+
+from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
+
+_TOKEN = "0123456789abcdef0123456789"
+_ASKS = json.dumps([{"tool": "calculate", "permission": "ask"}])
+#: Almost the longest arguments that a person may approve.
+_ARGUMENTS = {"expression": "\u200b" * 41_000}
+_TURNS = 8
+_REQUESTS = 48
+#: Seconds within which the gateway answers others.
+_PROMPT = 4.0
+
+
+@pytest.mark.parametrize("request_of", ["list", "turn", "decision"])
+def test_long_arguments_delay_no_other_user(
+    new_gateway: Callable[..., GatewayProcess],
+    new_model: Callable[..., OpenAIStandIn],
+    request_of: str,
+) -> None:
+    def reply(request: ChatRequest) -> Answer:
+        return [Call("calculate", _ARGUMENTS)] if request.text == "attack" else "hello"
+
+    model = new_model(reply=reply)
+    gateway = new_gateway(
+        gateway_token=_TOKEN,
+        model="openai-chat:stand-in",
+        model_api_key="none",
+        model_base_url=model.url,
+        max_response_bytes="10_000_000",
+        permissions=_ASKS,
+    )
+    gateway.start()
+    with gateway.client(token=_TOKEN) as operator:
+        tokens = {
+            user: operator.post("/v1/tokens", json={"user": user}).json()["token"]
+            for user in ("mallory", "alice")
+        }
+    with (
+        gateway.client(token=tokens["mallory"], timeout=300) as mallory,
+        gateway.client(token=tokens["alice"]) as alice,
+        ThreadPoolExecutor(_REQUESTS) as pool,
+    ):
+        asked = [_ask(mallory, number) for number in range(_TURNS)]
+
+        def attack(number: int) -> httpx2.Response:
+            approval = asked[number % _TURNS]
+            if request_of == "list":
+                return mallory.get("/v1/approvals")
+            if request_of == "turn":
+                return mallory.get(f"/v1/turns/{approval['turnId']}")
+            return mallory.post(f"/v1/approvals/{asked[0]['id']}", json={"decision": "deny"})
+
+        attacks = [pool.submit(attack, number) for number in range(_REQUESTS)]
+        waits: list[float] = []
+        while not waits or wait(attacks, timeout=0.2).not_done:
+            begin = time.monotonic()
+            alice.post("/message", json={"content": "hi"}).raise_for_status()
+            waits.append(time.monotonic() - begin)
+
+    assert {one.result().status_code for one in attacks} == {200}
+    assert max(waits) < _PROMPT
+
+
+def _ask(client: httpx2.Client, number: int) -> dict[str, str]:
+    """Start a turn that asks, and return its approval."""
+    message = {"content": "attack", "channelId": f"c{number}"}
+    turn = client.post("/message", json=message, headers={"Prefer": "respond-async"}).json()["id"]
+    (approval,) = eventually(lambda: client.get(f"/v1/turns/{turn}").json()["approvals"])
+    return approval
