@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,7 +12,15 @@ from typing import Any
 
 from torana.agent.approval import ApprovalDecision, Question
 from torana.aio import wait_first
-from torana.errors import AlreadyDecided, ApprovalChanged, FieldFault, InvalidField, NotFound, NotWaiting
+from torana.errors import (
+    AlreadyDecided,
+    ApprovalChanged,
+    FieldFault,
+    InvalidField,
+    NotFound,
+    NotWaiting,
+    StoreUnavailable,
+)
 from torana.messages import Inbound, Turn, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.store.engine.database import Connection, Database, Work
@@ -154,8 +162,12 @@ class Approvals:
         return await self._hide_private(await self._decide_on(found[0], choice, act))
 
     async def note_streamed(self, approval_id: str) -> None:
-        """Store that an event stream has sent an approval; from then on a message can answer it."""
-        await self._database.run(partial(rows.note_streamed, approval_id=approval_id))
+        """Store that an event stream has sent an approval; from then on a message can answer it.
+
+        While the database is unavailable, an answer does not count, and its reply repeats the question.
+        """
+        with suppress(StoreUnavailable):
+            await self._database.run(partial(rows.note_streamed, approval_id=approval_id))
 
     async def open_of(self, owner: str, turn_id: str) -> Sequence[Approval]:
         """Return the open approvals of the owner's turn, oldest first."""
