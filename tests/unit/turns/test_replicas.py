@@ -12,6 +12,7 @@ import pytest
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.turns.conftest import OpenReplica as Open
+from tests.unit.turns.conftest import Replica
 
 from torana.errors import QueueFull, TakenOver
 from torana.messages import Inbound, Turn
@@ -34,6 +35,18 @@ _PATIENCE = 20.0
 async def soon(task: Awaitable[Turn]) -> Turn:
     async with asyncio.timeout(_PATIENCE):
         return await task
+
+
+async def open_asking_replica(open_replica: Open) -> Replica:
+    """Start a replica whose turn asks for approval of a call."""
+
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    tools = FunctionToolset[ToolContext]()
+    tools.add_function(pay, metadata={"idempotent": False, "permission": "ask"})
+    return await open_replica([ToolCallPart("pay", {}, tool_call_id="c1")], "I paid.", toolset=tools)
 
 
 async def test_end_of_a_turn_is_announced(open_replica: Open, message: Message) -> None:
@@ -60,14 +73,7 @@ async def test_cancellation_is_announced(open_replica: Open, message: Message) -
 async def test_decision_is_announced(
     open_replica: Open, message: Message, clock: Callable[[], datetime]
 ) -> None:
-    def pay() -> str:
-        """Pay."""
-        return "paid"
-
-    tools = FunctionToolset[ToolContext]()
-    tools.add_function(pay, metadata={"idempotent": False, "permission": "ask"})
-    call = ToolCallPart("pay", {}, tool_call_id="c1")
-    first, second = await open_replica([call], "I paid.", toolset=tools), await open_replica()
+    first, second = await open_asking_replica(open_replica), await open_replica()
     turn = await first.turns.accept(message())
     async for event in first.turns.reader.events(turn):
         if event.type == "approval.required":
@@ -83,14 +89,7 @@ async def test_decision_is_announced(
 async def test_yes_to_a_question_that_another_replica_has_streamed_counts(
     open_replica: Open, message: Message
 ) -> None:
-    def pay() -> str:
-        """Pay."""
-        return "paid"
-
-    tools = FunctionToolset[ToolContext]()
-    tools.add_function(pay, metadata={"idempotent": False, "permission": "ask"})
-    call = ToolCallPart("pay", {}, tool_call_id="c1")
-    first, second = await open_replica([call], "I paid.", toolset=tools), await open_replica()
+    first, second = await open_asking_replica(open_replica), await open_replica()
     turn = await first.turns.accept(message())
     waiting = await first.wait_for_end(turn)
     async for event in first.turns.reader.events(turn):
