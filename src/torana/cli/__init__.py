@@ -124,7 +124,7 @@ def main() -> None:
     if "_TORANA_COMPLETE" in os.environ:
         from typer.completion import get_completion_inspect_parameters
 
-        get_completion_inspect_parameters()  # registers the answers to the shells' questions
+        get_completion_inspect_parameters()  # registers the completion of each shell
     try:
         app(prog_name="torana")
     except OperatorError as error:

@@ -23,7 +23,10 @@ class ShownSetting:
 
 
 def shown_settings(loaded: Loaded) -> list[ShownSetting]:
-    """Return all settings in the order of their definition. Secrets and the entries of tables are hidden."""
+    """Return all settings in the order of their definition, without secrets.
+
+    Of the tables ``connectors`` and ``mcp``, the keys are shown and all values are hidden.
+    """
     values = loaded.settings.model_dump(mode="json")
     values |= {name: HIDDEN for name in SECRETS if values[name] is not None}
     values |= {name: dict.fromkeys(values[name], HIDDEN) for name in TABLES}

@@ -185,7 +185,7 @@ class MessageSink(Protocol):
         """Return the ids of up to ``most`` paired senders, the latest first.
 
         For platforms that do not list the account's direct chats: the connector asks each of these chats for
-        missed messages. The ids of ``allow`` and ``users`` are in the settings.
+        missed messages. Senders in the settings ``allow`` and ``users`` are included only if they are paired.
         """
         ...
 
@@ -331,9 +331,10 @@ class Connector(ABC, Generic[S]):
 
     @property
     def events(self) -> Collection[str]:
-        """The events of all turns that the account receives: ``turn.completed`` and ``turn.failed``.
+        """The names of the events that the account receives, of all turns.
 
-        Each is a ``Part`` whose place has the event's name in ``reply_to``, and whose text is JSON.
+        The possible names are ``turn.completed`` and ``turn.failed``. ``send`` receives each event as a
+        ``Part``: ``place.reply_to["event"]`` is the event's name, and the text is JSON.
         """
         return ()
 

@@ -5,8 +5,8 @@ response is stored. The reservation is the maximum: one token per byte, unless a
 the same content. If the maximum does not fit but the likely amount does, one request at a time is still
 allowed. So a limit is exceeded by at most one request; see ``docs/decisions/0031-hold-back-the-most.md``.
 
-Functions with a connection run in the caller's transaction. SQLite serialises transactions, so concurrent
-requests cannot overspend.
+Functions with a connection run in the caller's transaction. Write transactions run one after the other, on
+SQLite and on PostgreSQL, so concurrent requests cannot overspend.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ class Budgets:
         return replace(asked, reserved_tokens=request + output, reserved_microusd=cost)
 
     def _periods(self, at: datetime) -> list[str]:
-        """Return the periods that count an amount at a time, the shortest last."""
+        """Return the periods that contain the time ``at`` and count amounts, the shortest last."""
         return [day_of(at), minute_of(at)] if self._limits.bound_minutes else [day_of(at)]
 
     def _now(self) -> datetime:

@@ -33,12 +33,12 @@ class RequestTokens:
 
 
 def likely_of_bytes(size: int) -> int:
-    """Return an upper estimate of the tokens of this many bytes of text."""
+    """Return the likely number of tokens of this many bytes of text, rather too many than too few."""
     return math.ceil(size / _BYTES)
 
 
 def tokens_of_files(sizes: Sequence[tuple[str, int]]) -> RequestTokens:
-    """Return an upper estimate of the tokens of files, by their media types and sizes.
+    """Return the likely and the maximum number of tokens of files, by their media types and sizes.
 
     The maximum for pictures and PDFs is the likely number: providers state no limit.
     """

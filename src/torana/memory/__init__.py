@@ -120,7 +120,7 @@ class Memory:
         before: tuple[datetime, str] | None = None,
         limit: int | None = None,
     ) -> list[Remembered]:
-        """Return the live memories, newest first, optionally of a subject or after ``before``."""
+        """Return the live memories, newest first, optionally of a subject or older than ``before``."""
         work = partial(
             memories.list_memories,
             owner=owner_of(user),

@@ -50,9 +50,9 @@ class KnownWindow:
 async def find_window(model: Model) -> KnownWindow:
     """Return the context window of a model.
 
-    A hosted model is first looked up in pydantic-ai's price list. Otherwise its server is asked for three
-    seconds: llama.cpp, vLLM, SGLang, LM Studio and Ollama state the window. Failures are ignored. If no source
-    states the window, it is assumed to be ``UNKNOWN_WINDOW``.
+    A hosted model is first looked up in pydantic-ai's price list. If that does not state the window, the
+    model's server is asked, with a timeout of three seconds: llama.cpp, vLLM, SGLang, LM Studio and Ollama
+    state it. Failures are ignored. If no source states the window, it is assumed to be ``UNKNOWN_WINDOW``.
     """
     base = _base_url(model)
     found = None

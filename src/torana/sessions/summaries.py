@@ -64,7 +64,7 @@ class Summaries:
         history_messages: int,
         message_room: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """``message_room`` returns the minimum number of tokens for messages in the model's window, or None."""
+        """``message_room`` returns how many tokens of the model's window messages may use at least, or None."""
         self._database = database
         self._history_messages = history_messages
         self._message_room = message_room

@@ -88,8 +88,9 @@ class InstalledSkills:
     def granted_needs(self, skill: Skill) -> Needs | None:
         """Return the resources that the scripts may use now; None means that no script may run.
 
-        Both the skill as it was read and its current files must match the approval, so a copy of the skill
-        (``copy_skill``) matches too. Reads the whole folder: call it in a thread, just before a script runs.
+        Both the skill as it was read and its current files must match the approval. ``copy_skill`` verifies the
+        same digest, so that a copy contains the approved files. Reads the whole folder: call it in a thread,
+        just before a script runs.
         """
         needs = self.granted_as_read(skill)
         if needs is None:

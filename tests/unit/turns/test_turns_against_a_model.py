@@ -232,7 +232,7 @@ class TurnsMachine(RuleBasedStateMachine):
         await self.turns.retry("gateway", entry.turn.id)
         entry.state, entry.on_busy, entry.crashes, entry.merged_into = "queued", "queue", 0, None
         entry.taken = []
-        # A turn that failed before its first attempt, merged into another, counts as attempted.
+        # Even if a turn failed before its first attempt, merged into another, its retry is not attempt 1.
         entry.attempt = max(entry.attempt, 1)
         entry.seq = next(self.seqs[entry.turn.channel])
         if idle and self.model.alone is None:

@@ -42,8 +42,8 @@ _Subject = Annotated[str, Query(description="Only memories of this subject.", ma
 _Doomed = Annotated[
     str,
     Query(
-        description="A memory that contains all words of the query is forgotten. `name` does not match “my "
-        "sister's name”: to forget a memory about a person, the query must name the person.",
+        description="A memory that contains all words of the query is forgotten. Exception: `name` means the "
+        "user's own name. To match “my sister's name”, the query must also contain `sister`.",
         max_length=CONTENT_LIMIT,
         json_schema_extra={"pattern": r"\S"},
     ),

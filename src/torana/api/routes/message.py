@@ -164,7 +164,7 @@ async def _wait_for_end(
     """Return the ended turn, or its approval question if the request has no ``wait``.
 
     If the client disconnects, the preference ``cancel-on-disconnect`` cancels the turn. Without this
-    preference, wait for the end of the turn, but no longer for a question.
+    preference, the function still waits for the end of the turn, but not for a question.
 
     Raises ``TimeoutError`` after the seconds, and ``StoreUnavailable`` while the database cannot be written.
     """

@@ -10,7 +10,7 @@ from torana.api.schemas.base import Page, Wire
 
 
 class SettingBody(Wire):
-    """A setting. Secrets and the entries of tables are hidden."""
+    """A setting. Secrets are hidden, and so are all values in the tables `connectors` and `mcp`."""
 
     name: str
     value: Any
@@ -30,7 +30,7 @@ class LogLineBody(Wire):
     at: str
     level: str
     logger: str
-    event: Annotated[str, Field(description="The name of the event, or the text of a library.")]
+    event: Annotated[str, Field(description="The name of the event, or the message that a library logged.")]
     fields: dict[str, Any]
 
 

@@ -52,7 +52,8 @@ _FILE_PATIENCE = 120.0
 #: Timeout, in seconds, for a sender's name: Slack expects an acknowledgement within three seconds.
 _NAME_PATIENCE = 1.5
 _NAMES = 1_000
-#: Seconds of silence before the connection is probed; it counts as dead after half as many more.
+#: Seconds of silence before the connection is probed. It counts as dead if half of this time passes without a
+#: response.
 _PROBE = 10.0
 #: Seconds for which a connection is read after Slack announced its end.
 _DRAIN = 60.0
@@ -401,7 +402,7 @@ class Slack(Connector[SlackSettings]):
         return cast("Mapping[str, Any]", answer.data)
 
     def _failure(self, name: str, answer: Any) -> Exception:
-        """Return the error for a response; for an HTML page the SDK raises aiohttp's own error."""
+        """Return the error for a response: the SDK's object, or aiohttp's if the body is not valid JSON."""
         status: int = getattr(answer, "status_code", None) or answer.status
         code = str(_at(getattr(answer, "data", None), "error") or "")
         told = f"Slack answered {name.replace('_', '.')} with {code or status}"

@@ -22,7 +22,7 @@ from torana.messages import Turn
 from torana.store.engine.database import Database
 from torana.store.rows import deliveries
 
-#: Seconds between two sweeps.
+#: Seconds between two runs of ``deliveries.sweep``.
 _SWEEP = 3600.0
 
 #: The number of threads that render replies for all accounts. Slow renderings wait for each other, and do not
@@ -261,7 +261,7 @@ class _RunningAccount:
 
 
 class _DeliverySweeper:
-    """Sweeps the deliveries of missing accounts, at regular times and when it is woken."""
+    """Marks late deliveries and those of missing accounts, at regular times and when it is woken."""
 
     def __init__(self, *, database: Database, clock: Callable[[], datetime], every: float = _SWEEP) -> None:
         self._database = database

@@ -70,8 +70,8 @@ class ProgressReporter:
     async def wait_until_hidden(self, delivery: Delivery) -> None:
         """Wait until no preview can overwrite the delivery.
 
-        For the first part, wait until the progress of the turn is no longer shown. For the message after a
-        question, wait only until the current preview call has ended.
+        For the first part of the reply, wait until the progress of the turn is no longer shown. For a question,
+        which may replace the preview, wait only until the current preview call has ended.
         """
         turn_id = delivery.turn_id
         if turn_id not in self._tasks:
@@ -80,7 +80,7 @@ class ProgressReporter:
             await asyncio.wait([self._tasks[turn_id]])
         else:
             async with self._showing[turn_id]:
-                pass  # later previews find that the message is a question
+                pass  # later previews are sent as a new message, and do not edit this one
 
     def _leave(self, turn_id: str) -> None:
         self._tasks.pop(turn_id, None)

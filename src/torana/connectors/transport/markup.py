@@ -28,7 +28,7 @@ _ADDRESSES = 12
 #: Characters that have a meaning in Discord's Markdown.
 _SPECIAL = re.compile(r"[*_~`|>\\\[\]#<-]")
 
-#: Ten or more nested quotations and lists on one line.
+#: More than ten nested quotations and lists on one line.
 _LEVEL = r"[ \t]{0,3}(?:>|[-*+][ \t]|\d{1,9}[.)][ \t])"
 _DEEP = re.compile(rf"^((?:{_LEVEL}){{10}})(?:{_LEVEL})+", re.MULTILINE)
 #: A line that begins a code block and has a long info string, which would not be shown.
@@ -61,7 +61,7 @@ def render(markdown: str, dialect: Dialect) -> str:
 
 
 def escape_unrendered(markdown: str) -> str:
-    """Escape constructs that a Markdown parser would drop silently. The function is idempotent."""
+    """Change constructs whose text a Markdown parser would drop silently. The function is idempotent."""
     return _LONG_INFO.sub(r"\1\\", _DEEP.sub(r"\1", markdown))
 
 
@@ -207,7 +207,8 @@ def _html_link(url: str, words: str) -> str:
 
 _PLAIN = Dialect()
 
-#: An ``@`` that Telegram could read as a mention, even with the next piece of text; URLs are excluded.
+#: An ``@`` that Telegram could read as a mention, also if the name is in the next piece of text. URLs are
+#: matched first, so that an ``@`` in them stays.
 _CALL = re.compile(r"https?://[\w.-]+\.\w{2,}/\S*|(?<!\w)@")
 
 

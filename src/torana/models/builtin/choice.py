@@ -113,7 +113,10 @@ class Chooser:
         return None if arguments is None else ExplicitCall(SCRIPTS, arguments)
 
     def _explain_blocked_trigger(self, message: BuiltinMessage) -> Unclear | None:
-        """Return the refusal of a blocked trigger; it is checked after the rules, so that it hides no tool."""
+        """Return the reason why the script of a matching trigger phrase cannot run.
+
+        Call this after the rules, so that a blocked trigger does not hide a tool that can answer.
+        """
         arguments = read_trigger(message, list(self._cards.values()))
         if arguments is None:
             return None
@@ -229,7 +232,10 @@ def _significant_words(text: str) -> set[str]:
 
 
 def _quoted_argument(tool: ToolDefinition, message: BuiltinMessage) -> Mapping[str, str] | None:
-    """Return the required argument of a tool, if it is one text and the message quotes one; {} if neither."""
+    """Return the argument of a tool with one required text, if the message quotes exactly one text.
+
+    Return {} if the tool requires no argument and the message quotes no text, and None in all other cases.
+    """
     quoted = [plain or curly for plain, curly in _QUOTED.findall(message.text)]
     names = required_arguments(tool)
     if len(names) != len(quoted) or len(names) > 1:

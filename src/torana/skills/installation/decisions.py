@@ -54,7 +54,7 @@ class StoredDecisions:
     async def changing(self) -> AsyncGenerator[None]:
         """Run one change at a time in the block, and apply the decisions at its end, even after an error.
 
-        The change begins with the stored decisions. A cancellation waits until the decisions are applied.
+        The stored decisions are loaded before the block. A cancellation waits until the decisions are applied.
         """
         async with self._one_at_a_time:
             await self._load()

@@ -326,7 +326,10 @@ def may_be_unsent(connection: Connection, approval: Approval) -> bool:
 def list_open(
     connection: Connection, owner: str, *, now: datetime, before: tuple[datetime, str] | None = None, limit: int
 ) -> list[Approval]:
-    """Return the owner's open approvals after ``before``, newest first; fewer if their arguments are long."""
+    """Return the owner's open approvals older than ``before``, newest first.
+
+    The result has fewer than ``limit`` approvals if their arguments are long.
+    """
     query = _open_at(now).where(owned_by(approvals, owner))
     if before is not None:
         at, approval_id = before

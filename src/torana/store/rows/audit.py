@@ -77,7 +77,7 @@ def with_record(
 def list_entries(
     connection: Connection, *, before: tuple[datetime, str] | None, limit: int
 ) -> list[AuditEntry]:
-    """Return the entries after ``before``, newest first."""
+    """Return the entries older than ``before`` (a time and an id), newest first."""
     query = sa.select(audit)
     if before is not None:
         at, entry_id = before

@@ -114,7 +114,7 @@ def list_memories(
     before: tuple[datetime, str] | None,
     limit: int | None,
 ) -> list[Remembered]:
-    """Return the owner's live memories after ``before``, newest first."""
+    """Return the owner's live memories older than ``before`` (a time and an id), newest first."""
     query = sa.select(*_COLUMNS).where(memories.c.owner == owner, _stands)
     if subject is not None:
         query = query.where(memories.c.subject == subject)

@@ -24,7 +24,8 @@ from torana.store.rows.usage import Amount
 ScheduleKind = Literal["remind", "task"]
 SCHEDULE_KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
 
-#: After the clock was set back, due times of a rule that are further ahead than this are computed again.
+#: After the clock was set back, a due time of a cron expression is computed again if it is further ahead than
+#: this.
 _FAR = timedelta(days=1)
 
 #: Ended schedules are stored for this long.
@@ -92,7 +93,7 @@ class Due:
 def add(connection: Connection, schedule: Schedule, *, made_by: bytes | None = None, most: int) -> bool:
     """Store a new schedule; return False if its user has ``most`` schedules that have not ended.
 
-    An owner's schedules without a user count as one user's.
+    The schedules of an owner that have no user are counted together, with the same limit.
     """
     lives = schedules.c.state != "ended"
     count = sa.select(sa.func.count()).select_from(schedules).where(lives, _of_user(schedule))
@@ -199,7 +200,7 @@ def settle(connection: Connection, was: Schedule, now: Schedule) -> None:
 
 
 def count_firing(connection: Connection, schedule: Schedule, at: datetime) -> int:
-    """Count a run for its user's day in UTC; return the day's number."""
+    """Count a run of the schedule's user, and return the number of the user's runs on that day in UTC."""
     account, day = _account(schedule), f"{at:%Y-%m-%d}"
     usage.add(connection, [account], [day], Amount(messages=1))
     return usage.total(connection, account, first=day, last=day).messages
@@ -209,7 +210,8 @@ def ahead_of(connection: Connection, now: datetime, *, tried_by: datetime) -> li
     """Return the active schedules whose next time may be too late because the clock was ahead.
 
     These schedules were created or handled later than ``now``, have a retry later than ``tried_by``, or have a
-    rule and are due in more than a day. A paused schedule is not returned: resuming it computes its due time.
+    cron expression and are due in more than a day. A paused schedule is not returned: resuming it computes its
+    due time.
     """
     refused = (schedules.c.try_at > schedules.c.due_at) & (schedules.c.try_at > tried_by)
     touched = sa.func.coalesce(schedules.c.dealt_at, schedules.c.created_at)
@@ -254,7 +256,7 @@ def _of_user(schedule: Schedule) -> sa.ColumnElement[bool]:
 
 
 def _account(schedule: Schedule) -> str:
-    """Return the account that counts runs; no budget includes it."""
+    """Return the key under which the table of usage counts runs. No budget includes it."""
     return f"schedules:{schedule.owner}" if schedule.user is None else f"schedules:user:{schedule.user}"
 
 
@@ -317,8 +319,9 @@ def _looked_at(kind: ScheduleKind, *more: sa.ColumnElement[Any]) -> sa.Select[An
 
 
 _DUE_REMINDERS = _looked_at("remind").order_by(*_by_age).limit(sa.bindparam("limit"))
-#: The position of each task among its user's, counting unanswered turns. The concatenation keeps SQLite from
-#: using an index by owner, with which it would read all schedules and not only due ones.
+#: The position of each task among the due tasks of its user, after the user's unanswered turns. The
+#: concatenation keeps SQLite from using an index by owner, with which it would read all schedules and not only
+#: due ones.
 _nth = sa.func.row_number().over(
     partition_by=[schedules.c.owner.concat(""), schedules.c.user], order_by=_by_age
 )

@@ -149,7 +149,7 @@ def root(connection: Connection, token_id: str) -> str:
 
 
 def list_tokens(connection: Connection, *, before: tuple[datetime, str] | None, limit: int) -> list[Token]:
-    """Return the tokens after ``before``, including ended ones, newest first."""
+    """Return the tokens older than ``before`` (a time and an id), including ended ones, newest first."""
     query = sa.select(tokens)
     if before is not None:
         at, token_id = before

@@ -136,8 +136,9 @@ def exchanges(
 ) -> list[RowMapping]:
     """Return turns with a seq below ``before``: ``content``, ``reply``, ``user`` and ``created_at``.
 
-    Turns from before the session was last reset are left out. These are the ``limit`` newest, newest first, or
-    the ``limit`` oldest, oldest first, after ``skipped`` ones. Texts are cut off where they are not searchable.
+    If ``newest`` is true, return the ``limit`` newest turns, newest first; else the ``limit`` oldest, oldest
+    first. ``skipped`` is the offset. Turns from before the session's last reset are left out. Each text is cut
+    off at the length that the full-text index covers.
     """
     content, reply = (
         sa.func.substr(text, 1, TEXT_LIMIT).label(text.name) for text in (turns.c.content, turns.c.reply)

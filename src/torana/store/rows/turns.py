@@ -45,7 +45,7 @@ class Ending:
 
     at: datetime
     state: Literal["completed", "failed", "cancelled"] = "completed"
-    #: The text so far of a cancelled turn.
+    #: The reply of a completed turn, or the text so far of a cancelled turn.
     reply: str | None = None
     model: str | None = None
     failure: Failure | None = None
@@ -211,7 +211,8 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
         turn,
         seq=seq,
         state="running" if free else "queued",
-        # A turn that failed before its first attempt counts as attempted: its event stream has ended.
+        # Even if the turn failed before its first attempt, the retry is not attempt 1: the event stream of
+        # attempt 1 has ended.
         attempt=max(turn.attempt, 1) + free,
         crashes=0,
         failure=None,

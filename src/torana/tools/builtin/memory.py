@@ -31,8 +31,8 @@ class MemoryTools:
 
         Args:
             text: What to remember, as a sentence that can be understood alone.
-            subject: What it is about when a newer statement should replace an older one, such as "favourite
-                colour"; empty when both may be true.
+            subject: The topic, such as "favourite colour", if a newer statement should replace the older one;
+                empty if both may be true.
         """
         user = _user(ctx)
         if not text.strip():
@@ -70,7 +70,7 @@ class MemoryTools:
         """Replace one memory with the correct statement.
 
         Args:
-            query: Words that only the memory to correct contains, all of them.
+            query: Words of the memory to correct. It must be the only memory that contains all of them.
             text: What to remember instead, as a sentence that can be understood alone.
         """
         user = _user(ctx)

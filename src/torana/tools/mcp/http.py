@@ -27,7 +27,8 @@ _FAREWELL = 2.0
 #: The number of messages that opening a stream counts as: a server can end its streams at once, and then the
 #: library opens them again without a pause.
 _STREAM = 50
-#: Set when the call whose requests are sent has ended; the library would open its stream again for ever.
+#: In the context of a tool call: an event that is set when the call has ended. Without it, the library would
+#: open the call's stream again for ever.
 CALL_ENDED: ContextVar[asyncio.Event | None] = ContextVar("CALL_ENDED", default=None)
 #: The data of a line in an event stream.
 _DATA = re.compile(rb"(?<=data:)[^\r\n]+")
@@ -138,9 +139,10 @@ class _Events(_Bytes):
         yield bytes(rest)
 
     async def _check(self, lines: bytes, values: int) -> int:
-        """Return the number of values in the last event so far. The lines follow ``values`` of their event.
+        """Return the number of values in the last event so far.
 
-        Raises ``SSEError`` if an event has too many values.
+        ``values`` is the number of values that earlier lines of the first event contain. Raises ``SSEError`` if
+        an event has too many values.
         """
         for number, event in enumerate(_BLANK_LINE.split(lines)):
             found = count_values(event, VALUES_LIMIT)

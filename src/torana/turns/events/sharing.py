@@ -13,10 +13,10 @@ from torana.turns.events.publishing import EventPublisher
 
 
 class EventSharing:
-    """Sends the events of a turn from the replica that runs it to others. This class sends none.
+    """Sends the events of a turn from the replica that runs it to others. This base class sends none.
 
-    An event stream of another replica then lacks the events until the turn ends; the turn's row has the whole
-    reply. Only ``stop`` waits.
+    Without sharing, an event stream of another replica lacks the events until the turn ends; the turn's row
+    then has the whole reply. All methods except ``stop`` return at once, without waiting for a server.
     """
 
     #: The copies of events that ``delete`` does not reach, for the receipt of an erasure.
@@ -29,7 +29,7 @@ class EventSharing:
         """Stop the work in the background."""
 
     def begin(self, turn_id: str) -> None:
-        """Note that this replica begins an attempt of the turn, whose events the log has."""
+        """Begin to share an attempt that this replica runs. The attempt must be open in the event log."""
 
     def publish(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
         """Send an event that the log already contains to other replicas."""

@@ -191,7 +191,10 @@ class Homeserver(nio.AsyncClient):
         trace_context: Any | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> ClientResponse:
-        """Send a request; the library would open a new session and never close it."""
+        """Send a request. Raises ``RetryLater`` after ``leave``.
+
+        nio would then open a new HTTP session, and would never close it.
+        """
         if self._left:
             raise RetryLater("not connected")
         if self._stored_keys is not None:

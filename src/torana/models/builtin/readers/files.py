@@ -22,7 +22,7 @@ _READ = (
     wordings(rf"what does {_FILE} (?:say|contain)"),
 )
 _DELETE = (wordings(rf"(?:delete|remove|erase) {_FILE}"),)
-# "Put milk in shopping.txt" may mean to append, and would overwrite the file.
+# "Put" is excluded: "put milk in shopping.txt" may mean to append, but the tool would overwrite the file.
 _PASTED = (
     wordings(
         r"(?:save|write|store|keep)(?: (?:this|that|it|the following))?(?: text)? "
@@ -34,7 +34,8 @@ _POINTING = (
     r"(?:this|that|these|those|it|them|everything|all|some|something|the|an?|copy of"
     r"|me|my|our|your|his|her|their)"
 )
-# "Write instructions for baking to bread.txt" asks for a new text; "a.txt" refers to another file.
+# "Write" requires quotes: "write instructions for baking to bread.txt" asks for a new text. A text without
+# quotes contains no file name: "save a.txt to b.txt" asks for a copy.
 _INLINE = (
     wordings(rf'(?:save|write|store) "(?P<text>[^"]+)" (?:to|into|in) {_FILE}'),
     wordings(rf'(?:save|store) (?!{_POINTING}\b)(?P<text>(?:(?!{_ENDING}\b)[^"])+) (?:to|into|in) {_FILE}'),

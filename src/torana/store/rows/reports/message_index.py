@@ -1,6 +1,7 @@
 """The full-text index of messages and replies, by owner and session. It finds turns but does not rank them.
 
-See ``memory_index``. A turn's row has the time of its message as its number, so that the newest is found first.
+See ``memory_index`` for the reason. The row number of a turn in the index is the time of its message in
+microseconds, so that the newest turn is found first.
 """
 
 from __future__ import annotations
