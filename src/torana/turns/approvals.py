@@ -27,7 +27,12 @@ from torana.store.engine.database import Connection, Database, Work
 from torana.store.rows import approvals as rows
 from torana.store.rows import deliveries
 from torana.store.rows import turns as turn_rows
-from torana.store.rows.approval_questions import LONGEST_ARGUMENTS, are_too_long, question_text
+from torana.store.rows.approval_questions import (
+    LONGEST_ARGUMENTS,
+    are_too_long,
+    question_after,
+    question_text,
+)
 from torana.store.rows.approvals import Approval, ApprovalVerdict
 from torana.store.rows.audit import Act, record
 from torana.turns.approval_replies import as_shown
@@ -366,7 +371,7 @@ def _send_next_question(
     if question is None:
         return
     untold = said[rows.count_delivered_characters(connection, turn.id, but=question) :].strip()
-    text = "\n\n".join(filter(None, [untold, question_text(question.tool, question.arguments)]))
+    text = question_after(untold, question.tool, question.arguments)
     number = deliveries.add_question(connection, turn, text, at=at)
     if number is not None:
         rows.record_question(connection, question, number, expires_at)

@@ -11,7 +11,7 @@ from torana.messages import Turn
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import approvals as rows
 from torana.store.rows import turns as turn_rows
-from torana.store.rows.approval_questions import question_text
+from torana.store.rows.approval_questions import question_after
 from torana.store.rows.approvals import Approval
 from torana.turns.journal import settled_text
 from torana.turns.live import LiveTurns
@@ -70,8 +70,7 @@ def _find_question(connection: Connection, turn: Turn, now: datetime) -> Waiting
     if not asked or current is None:
         return None
     rows.note_reply(connection, asked[0], now)
-    question = question_text(asked[0].tool, asked[0].arguments)
     until = f"The question expires at {asked[0].expires_at:%Y-%m-%d %H:%M} UTC."
     said = settled_text(connection, current).strip()
-    text = "\n\n".join(filter(None, [said, question, until]))
+    text = f"{question_after(said, asked[0].tool, asked[0].arguments)}\n\n{until}"
     return WaitingTurn(turn=current, approval=asked[0], text=text)

@@ -506,3 +506,16 @@ async def test_hidden_characters_in_question_are_made_visible(open_gateway: Open
     assert "more characters)" in question
     assert len(question) < 1_800
     assert question.endswith("Answer yes or no.")
+
+
+async def test_open_code_block_of_the_reply_hides_no_arguments(open_gateway: Open) -> None:
+    """The question's fence would close the block, and the title of a link in the arguments would be dropped."""
+    chat = chat_of()
+    hidden = "[1](https://example.com '+ 1')"
+    await open_gateway(chat, ScriptedModel(["See:\n\n```\n1", calculate(hidden)]), rules=ASKS)
+
+    await chat.say("2+2?")
+
+    (question,) = await texts(chat, 1)
+    assert hidden in question
+    assert question.endswith("Answer yes or no.")

@@ -7,7 +7,10 @@ import json
 
 import pytest
 
-from torana.store.rows.approval_questions import arguments_text, call_digest, question_text
+from torana.connectors.base import Capabilities
+from torana.connectors.transport import markup
+from torana.connectors.transport.splitting import split
+from torana.store.rows.approval_questions import arguments_text, call_digest, question_after, question_text
 
 
 def test_digest_is_computed_from_canonical_json() -> None:
@@ -96,3 +99,19 @@ def test_question_is_cut_also_if_escapes_make_it_long() -> None:
 
     assert 1_500 < len(question) < 1_800
     assert "more characters)" in question
+
+
+@pytest.mark.parametrize("length", [400, 2_000, 4_000])
+@pytest.mark.parametrize(
+    "before", ["", "```", "Output:\n\n   ````py\nx", "~~~", "```\n~~~", "- a\n  ```\n```", "~~~\nx\n~~~\n```"]
+)
+@pytest.mark.parametrize("marks", ["", "```", "~~~", "`" * 300, "~" * 300])
+def test_arguments_are_shown_literally_after_any_reply(before: str, marks: str, length: int) -> None:
+    hidden = "[hello](https://example.com 'and more')"
+    abilities = Capabilities(length=length, repeat="keyed", render=markup.plain)
+
+    question = question_after(before, "pay", {"to": f"{marks} {hidden}"})
+
+    shown = "".join(map(abilities.render, split(question, abilities)))
+    assert hidden.replace(" ", "") in "".join(shown.split())
+    assert shown.endswith("Answer yes or no.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,22 +37,35 @@ def are_too_long(arguments: Mapping[str, Any]) -> bool:
     return len(json.dumps(arguments)) > LONGEST_ARGUMENTS
 
 
-def question_text(tool: str, arguments: Mapping[str, Any]) -> str:
+def question_text(tool: str, arguments: Mapping[str, Any], *, mark: str = "`") -> str:
     """Return the question as a message in Markdown.
 
     The arguments are untrusted: they are shown literally, with invisible characters escaped. Long arguments are
-    cut off, and the digest distinguishes calls that begin alike.
+    cut off, and the digest distinguishes calls that begin alike. ``mark`` is the character of the code fence.
     """
     if not arguments:
         return f"{_head(tool)}?\n\nAnswer yes or no."
     whole = _json(arguments)
     # Cut before and after: escaping a character takes time, and makes it longer.
-    shown = visible(whole[:_SHOWN])
+    shown = _without_fences(visible(whole[:_SHOWN]))
     more = len(whole[_SHOWN:]) + len(shown[_SHOWN:])
     if more > 0:
         shown = f"{shown[:_SHOWN]}\n… ({more} more characters)\n{call_digest(tool, arguments)}"
-    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`{3,}", shown))])
+    fence = 3 * mark
     return f"{_head(tool)} with this?\n\n{fence}\n{shown}\n{fence}\n\nAnswer yes or no."
+
+
+def question_after(said: str, tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return the question after the reply so far, as one message in Markdown.
+
+    The reply is untrusted: a code block that it leaves open would end at the question's fence, and the
+    arguments would be rendered as Markdown, which can hide parts of them. So the fence has a mark that begins
+    no code block of the reply.
+    """
+    if "```" not in said:
+        return f"{said}\n\n{question_text(tool, arguments)}" if said else question_text(tool, arguments)
+    without_tildes = said.replace("~~~", "\\~~~")
+    return f"{without_tildes}\n\n{question_text(tool, arguments, mark='~')}"
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
@@ -84,6 +96,14 @@ def before_question(tool: str, parts: Sequence[str]) -> list[str]:
 
 def _json(arguments: Mapping[str, Any]) -> str:
     return json.dumps(arguments, ensure_ascii=False, indent=1)
+
+
+def _without_fences(text: str) -> str:
+    """Return JSON without code fences: every third mark of a run is escaped.
+
+    A longer fence around them would not do: a message that is cut is not shown as code if its fence is long.
+    """
+    return text.replace("```", "``\\u0060").replace("~~~", "~~\\u007e")
 
 
 def _head(tool: str) -> str:
