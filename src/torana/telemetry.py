@@ -49,7 +49,8 @@ _SECRET_TEXT = re.compile(
     r"|\b(?:AIza|AQ\.|ABSK|AKIA|ya29\.)[\w*.-]{8,}"  # Google, AWS
     r"|\btorana_[\w-]{32,}"  # Torana's tokens, also truncated ones
     r"|(?<!\d)\d{6,20}:[\w-]{30,}"  # Telegram bot tokens, which are in the path of each request
-    r"|\beyJ[\w-]{8,2000}\.[\w-]+\.[\w-]+"  # a JSON Web Token (RFC 7519)
+    # A JSON Web Token (RFC 7519). The lookbehind ensures that each run of characters is scanned once.
+    r"|(?<![\w-])eyJ[\w-]{8,2000}\.[\w-]+\.[\w-]+"
     r"|(?<=://)[^/\s@]+(?=@)"  # user and password in a URL
     r"|(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"  # credentials in a query
 )

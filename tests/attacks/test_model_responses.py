@@ -78,6 +78,28 @@ def test_endless_response_fails_its_turn_in_bounded_memory(
     assert kept < 10_000_000
 
 
+def test_costly_error_event_does_not_delay_other_requests(
+    new_gateway: Callable[..., Any], new_model: Callable[..., OpenAIStandIn]
+) -> None:
+    message = "-eyJ" * 500 + "aaaaaaaa." + "b" * 1_000_000
+    event = {"error": {"message": message, "type": "server_error"}}
+
+    def fail(request: ChatRequest) -> RawReply | str:
+        return (
+            RawReply(body=[f"data: {json.dumps(event)}\n\n".encode()]) if request.text == "attack" else "fine"
+        )
+
+    gateway = _started(new_gateway, new_model, fail)
+    with gateway.client() as client:
+        client.post("/message", json={"content": "hello"})
+        before = gateway.cpu_seconds()
+
+        failed = client.post("/message", json={"content": "attack"})
+
+    assert (failed.status_code, failed.json()["code"]) == (502, "model_failed")
+    assert gateway.cpu_seconds() - before < 2
+
+
 def _limited(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield more than 200 MB, so that a gateway that reads everything also ends."""
     for _ in range(3_200):

@@ -40,6 +40,8 @@ MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 _CHECK_ADDRESS = "check that TORANA_MODEL_BASE_URL is its API's address"
 _MESSAGE_LIMIT = 200
+#: Characters of a provider's message that are read. An event of a stream may have megabytes.
+_READ_LIMIT = 10_000
 _CHAIN_LIMIT = 10
 _RETRY_LIMIT = 86_400
 
@@ -217,7 +219,7 @@ def _quote_provider_message(error: Exception) -> str:
 
 def _safe(text: str) -> str:
     """Return the text as one printable line without secrets, cut off at the limit."""
-    line = mask_text(one_line(text, len(text)))
+    line = mask_text(one_line(text, _READ_LIMIT))
     return line if len(line) <= _MESSAGE_LIMIT else f"{line[: _MESSAGE_LIMIT - 1]}…"
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -361,6 +362,16 @@ async def test_failed_probe_gives_a_reason():
 )
 def test_each_failure_is_explained_in_one_line(error: Exception, told: str):
     assert explain(error).detail == told
+
+
+def test_megabytes_in_an_error_are_explained_in_milliseconds():
+    hostile = "-eyJ" * 500 + "aaaaaaaa." + "b" * 1_000_000
+    before = time.process_time()
+
+    told = explain(ModelAPIError("m", hostile)).detail
+
+    assert len(told) < 300
+    assert time.process_time() - before < 0.2
 
 
 def anthropic_error() -> Exception:
