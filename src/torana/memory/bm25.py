@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from torana.store.engine.fts import begins_words
 from torana.store.rows.memories import Candidate, Remembered
+from torana.store.rows.reports.memory_index import WORDS_LIMIT
 
 #: The saturation of repeated words and the influence of the text's length: the usual values (Robertson and
 #: Zaragoza, 2009).
@@ -34,30 +35,31 @@ def rank(terms: Sequence[str], candidates: Sequence[Candidate], *, total: int) -
 
     ``candidates`` are all memories of a user that contain any of the terms. The user has ``total`` memories.
     """
-    counts = [_count_terms(terms, candidate) for candidate in candidates]
-    rarity = {term: _rarity(sum(term in found for found in counts), total) for term in terms}
-    usual = sum(len(candidate.words) for candidate in candidates) / max(len(candidates), 1)
+    # The lists of words are made one at a time: those of all memories would take hundreds of megabytes.
+    counted = [_count_terms(terms, candidate) for candidate in candidates]
+    rarity = {term: _rarity(sum(term in found for found, _ in counted), total) for term in terms}
+    usual = sum(length for _, length in counted) / max(len(counted), 1)
     fits = [
         Recalled(
             memory=candidate.memory,
-            score=sum(
-                rarity[term] * _weight(times, len(candidate.words) / usual) for term, times in found.items()
-            ),
+            score=sum(rarity[term] * _weight(times, length / usual) for term, times in found.items()),
             matched_terms=len(found),
         )
-        for candidate, found in zip(candidates, counts, strict=True)
+        for candidate, (found, length) in zip(candidates, counted, strict=True)
         if found
     ]
     newest_first = sorted(fits, key=lambda fit: (fit.memory.created_at, fit.memory.id), reverse=True)
     return sorted(newest_first, key=lambda fit: fit.score, reverse=True)
 
 
-def _count_terms(terms: Sequence[str], candidate: Candidate) -> dict[str, int]:
-    words = Counter(candidate.words)
+def _count_terms(terms: Sequence[str], candidate: Candidate) -> tuple[dict[str, int], int]:
+    """Return how often each term occurs in a memory that contains any, and the number of its words."""
+    listed = candidate.words.split(" ", WORDS_LIMIT)[:WORDS_LIMIT]
+    words = Counter(listed)
     # A prefix term is one character.
-    beginnings = Counter(word[:1] for word in candidate.words)
+    beginnings = Counter(word[:1] for word in listed)
     counts = {term: (beginnings if begins_words(term) else words)[term] for term in terms}
-    return {term: times for term, times in counts.items() if times}
+    return {term: times for term, times in counts.items() if times}, len(listed)
 
 
 def _rarity(holders: int, total: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -26,6 +27,9 @@ from torana.store.rows.memories import HISTORY_LIMIT, Remembered
 from torana.store.rows.reports import memory_index
 
 Keep = Callable[..., Awaitable[str]]
+
+#: A character that NFKC expands to six, which are as many words.
+KILOMETRE = "\u3316"
 
 
 @pytest.fixture
@@ -373,6 +377,24 @@ async def test_database_allows_one_current_memory_per_subject(remember: Keep, da
 
 def execute(connection: sa.Connection, statement: sa.Update) -> None:
     connection.execute(statement)
+
+
+async def test_characters_that_expand_to_many_words_cost_little_memory(
+    memory: Memory, remember: Keep, database: Database
+) -> None:
+    for number in range(20):
+        await remember(f"tea {number} {KILOMETRE * 1_900}")
+
+    tracemalloc.start()
+    found = await recall_texts(memory, "tea", limit=30)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(found) == 20
+    assert peak < 5_000_000
+    counting = "SELECT max(length(words) - length(replace(words, ' ', ''))) FROM memory_words"
+    spaces = await database.run(lambda connection: connection.exec_driver_sql(counting).scalar_one())
+    assert spaces == memory_index.WORDS_LIMIT - 1
 
 
 async def test_searches_of_a_user_run_one_at_a_time(

@@ -13,7 +13,7 @@ def candidate(number: int, text: str) -> Candidate:
     memory = Remembered(
         id=f"mem_{number}", text=text, subject="", turn_id=None, created_at=datetime(2026, 1, 1, tzinfo=UTC)
     )
-    return Candidate(memory=memory, words=words(text))
+    return Candidate(memory=memory, words=" ".join(words(text)))
 
 
 def test_single_character_matches_words_that_begin_with_it() -> None:

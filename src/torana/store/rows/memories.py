@@ -37,10 +37,10 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A memory that contains a word of a query, with all its indexed words."""
+    """A memory that contains a word of a query, with all its indexed words, separated by spaces."""
 
     memory: Remembered
-    words: Sequence[str]
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def holding(connection: Connection, owner: str, terms: Sequence[str]) -> tuple[l
         .where(memories.c.owner == owner, _stands)
     )
     candidates = [
-        Candidate(memory=Remembered(**{c.key: row[c.key] for c in _COLUMNS}), words=row["words"].split(" "))
+        Candidate(memory=Remembered(**{c.key: row[c.key] for c in _COLUMNS}), words=row["words"])
         for row in connection.execute(query).mappings()
     ]
     counting = sa.select(sa.func.count()).select_from(memories).where(memories.c.owner == owner, _stands)

@@ -17,10 +17,13 @@ from torana.store.engine.tables import memory_words
 from torana.store.engine.text_index import matches
 from torana.store.engine.tokenizer import words
 
+#: Maximum indexed words of a memory. Only a text of ligatures, which expand to several words, has more.
+WORDS_LIMIT = 2_500
+
 
 def add(connection: Connection, owner: str, memory_id: str, text: str) -> None:
-    """Index a memory by the words of a text."""
-    row = {"owner": _token(owner), "memory": memory_id, "words": " ".join(words(text))}
+    """Index a memory by the first ``WORDS_LIMIT`` words of a text."""
+    row = {"owner": _token(owner), "memory": memory_id, "words": " ".join(words(text)[:WORDS_LIMIT])}
     connection.execute(sa.insert(memory_words), row)
 
 
