@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import httpx2
@@ -24,6 +26,8 @@ _LIGATURE = "\ufdfa"
 _CALLS = 12
 #: The number of measurements of the threads before the other user searches.
 _LOOKS = 20
+#: Seconds that a request may wait. The searches of one call take one second.
+_LONGEST_STALL = 3.0
 #: More threads than a user's search may take, and fewer than the shared threads of the smallest machine.
 _FEW_THREADS = 3
 
@@ -42,6 +46,23 @@ def test_searches_of_a_long_conversation_occupy_one_thread(
         for number in range(12):
             _send(client, "mallory", f"{number} {_LIGATURE * 9_990}")
         _check_threads(gateway, client)
+
+
+def test_searches_of_long_schedules_do_not_stop_the_gateway(
+    new_gateway: NewGateway, new_model: NewModel
+) -> None:
+    schedule = Call("schedule_once", {"text": _LIGATURE * 2_000, "at": "in 300 days"})
+    cancel = [Call("cancel_schedule", {"which": "nothing"})] * _CALLS
+    with _attacked(new_gateway, new_model, cancel, prepare=[schedule] * 50) as (gateway, client):
+        assert "Scheduled" in _send(client, "mallory", "prepare").json()["reply"]
+        with ThreadPoolExecutor(1) as pool, gateway.client() as other:
+            attack = pool.submit(_send, client, "mallory", "attack")
+            answered = [time.monotonic()]
+            while not wait([attack], timeout=0.1).done:
+                other.get("/health").raise_for_status()
+                answered.append(time.monotonic())
+            attack.result()
+        assert max(after - before for before, after in pairwise(answered)) < _LONGEST_STALL
 
 
 def test_searches_of_crowded_memories_occupy_one_thread(new_gateway: NewGateway, new_model: NewModel) -> None:

@@ -11,7 +11,13 @@ from torana.tools.base import ToolError
 from torana.workers.fair_slots import FairSlots
 
 #: The maximum number of concurrent calls by tool: in total, and for each user.
-_CALLS = {"run_skill_script": (4, 2), "web_fetch": (8, 2), "web_search": (8, 2), "earlier_messages": (4, 1)}
+_CALLS = {
+    "run_skill_script": (4, 2),
+    "web_fetch": (8, 2),
+    "web_search": (8, 2),
+    "earlier_messages": (4, 1),
+    "cancel_schedule": (4, 1),
+}
 #: Seconds until a call must have a slot: twice the time that a script or a page may take.
 _WAIT = 60.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -15,6 +16,7 @@ from torana.messages import EVERYONE, Turn
 from torana.schedules import AgentSchedules, Schedules
 from torana.store.engine.database import Database
 from torana.tools import ToolContext, ToolError
+from torana.tools.builtin import schedules as module
 from torana.tools.builtin.schedules import ScheduleTools
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
@@ -140,3 +142,22 @@ async def test_schedule_errors_reach_the_model(tools: ScheduleTools) -> None:
         await tools.schedule_once(context(str(number)), "x", "in 1 hour")
     with pytest.raises(ToolError, match="Remove a schedule first"):
         await tools.schedule_once(context("4"), "x", "in 1 hour")
+
+
+async def test_texts_are_not_searched_on_the_event_loop(
+    tools: ScheduleTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splitting 50 long texts into words takes a second."""
+    threads = set[threading.Thread]()
+
+    def words(text: str) -> list[str]:
+        threads.add(threading.current_thread())
+        return text.split()
+
+    monkeypatch.setattr(module, "words", words)
+    await tools.schedule_once(context(), "call Ana", "in 2 hours")
+
+    assert await tools.cancel_schedule(context(), "Ana") == "Cancelled: call Ana"
+
+    assert threads
+    assert threading.main_thread() not in threads

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from pydantic_ai import RunContext
 
+from torana.aio import run_uncancellable
 from torana.errors import GatewayError
 from torana.messages import Turn
 from torana.store.engine.tokenizer import words
@@ -126,10 +128,8 @@ class ScheduleTools:
             which: Its id, or words that only its text contains.
         """
         found = await self._list_schedules(ctx)
-        wanted = set(words(which))
-        meant = [item for item in found if item.id == which.strip()] or [
-            item for item in found if wanted and wanted <= set(words(item.text))
-        ]
+        # Long texts take a second. Slots limit the threads.
+        meant = await run_uncancellable(partial(_find, which, found))
         if not meant:
             return "No schedule matches that."
         if len(meant) > 1:
@@ -163,6 +163,13 @@ class ScheduleTools:
 
     async def _list_schedules(self, ctx: RunContext[ToolContext]) -> Sequence[Planned]:
         return await self._planner.list_schedules(ctx.deps.turn, everywhere=ctx.deps.may_recall)
+
+
+def _find(which: str, schedules: Sequence[Planned]) -> Sequence[Planned]:
+    """Return the schedule with this id, or else those whose texts contain all of the words."""
+    named = [item for item in schedules if item.id == which.strip()]
+    wanted = set(words(which))
+    return named or [item for item in schedules if wanted and wanted <= set(words(item.text))]
 
 
 def _describe_schedule(item: Planned) -> str:
