@@ -315,7 +315,8 @@ def _is_about(item: Remembered, wanted: set[str]) -> bool:
 
 
 def _normalize_subject(text: str) -> str:
-    return _comparison_form(text)[:SUBJECT_LIMIT].rstrip()
+    # Cut before and after: a character can become 18, and a model's argument has up to a megabyte.
+    return _comparison_form(text.strip()[: 4 * SUBJECT_LIMIT])[:SUBJECT_LIMIT].rstrip()
 
 
 def _comparison_form(text: str) -> str:

@@ -201,6 +201,24 @@ async def test_memories_are_recalled_in_any_script(
     assert await forget_texts(memory, query) == {text}
 
 
+async def test_long_subject_is_cut_before_it_is_normalised(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these characters becomes 18, which takes a second for a megabyte."""
+    lengths: list[int] = []
+
+    def measured(form: Literal["NFKC"], text: str) -> str:
+        lengths.append(len(text))
+        return normalize(form, text)
+
+    monkeypatch.setattr("torana.memory.normalize", measured)
+
+    stored = await memory.remember("ana", "tea", subject="  \ufdfa" + "\ufdfa" * 100_000, turn_id="turn_1")
+
+    assert len(stored.memory.subject) == SUBJECT_LIMIT
+    assert max(lengths) <= 4 * SUBJECT_LIMIT
+
+
 async def test_recall_searches_subjects_and_ranks_the_best_first(memory: Memory, remember: Keep) -> None:
     await remember("blue", "favourite colour")
     await remember("the colour of the house is green")
