@@ -587,6 +587,17 @@ async def test_changes_that_wait_are_seen_by_the_next_statement_and_committed(
     assert await database.run(read) == ["50 %", "it's \\ two", "nul "]
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SJIS"])
+async def test_client_encoding_of_the_environment_changes_no_text(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    with closing(PostgresDatabase(url=PostgresUrl(postgres_url))) as database:
+        await database.run(lambda connection: note_unread(connection, "é", "あ表\\'"))
+
+        assert await database.run(read) == ["é", "あ表\\'"]
+
+
 async def test_error_of_a_change_that_waits_is_that_of_its_transaction_alone(
     database: PostgresDatabase,
 ) -> None:

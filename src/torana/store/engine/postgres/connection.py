@@ -104,7 +104,8 @@ class PostgresUrl:
     def _parameters_for(self, purpose: str, options: Mapping[str, Any]) -> dict[str, Any]:
         name = f"torana {purpose} on {socket.gethostname()}"[:63]
         own = {"application_name": name, "autocommit": True, "context": _adapters()}
-        return {**own, **self._parameters, **options}
+        # Statements are written in UTF-8, whatever the variables of libpq say.
+        return {**own, **self._parameters, "client_encoding": "UTF8", **options}
 
     def engine(self, connect: Callable[[], psycopg.Connection]) -> Engine:
         """Return an engine with one connection, opened by ``connect`` and again after it was lost."""
