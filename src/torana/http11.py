@@ -31,6 +31,9 @@ HEAD_LIMIT = 64 * 1024
 #: The maximum number of lines in a head, and of trailers.
 HEAD_LINES = 256
 
+#: The maximum number of parameters in a query. Parsing each takes a microsecond of the event loop.
+QUERY_PARAMETERS = 256
+
 #: A chunked body may have ``FREE_CHUNKS`` chunks, and one more for each ``BYTES_PER_CHUNK`` bytes. Each chunk
 #: costs as much time as some hundred bytes.
 FREE_CHUNKS = 256
@@ -165,7 +168,7 @@ class _OriginServer:
 
 
 class BoundedConnection(h11.Connection):
-    """A parser that refuses heads with many lines, bodies in many small chunks, and many trailers.
+    """A parser that refuses many header lines, query parameters, small chunks, and trailers.
 
     Such a request costs much more time than its size. A connection also parses the body of a request that was
     refused without reading it.
@@ -183,6 +186,8 @@ class BoundedConnection(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._chunks = self._bytes = 0
+            if event.target.count(b"&") >= QUERY_PARAMETERS:
+                raise h11.RemoteProtocolError("the query has too many parameters")
         elif isinstance(event, h11.Data):
             self._chunks += event.chunk_start
             self._bytes += len(event.data)

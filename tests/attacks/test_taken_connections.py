@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from select import select
 
 import httpx2
 import pytest
@@ -40,11 +41,14 @@ def gateway(
     return gateway
 
 
-def attack(stack: ExitStack, gateway: GatewayProcess, raw: str) -> None:
-    """Connect as often as possible, and send the same bytes each time."""
+def attack(stack: ExitStack, gateway: GatewayProcess, raw: str) -> list[socket.socket]:
+    """Connect as often as possible, and send the same bytes each time. Returns the connections."""
     port = int(gateway.url.rpartition(":")[2])
-    for _ in range(TRIES):
-        stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(raw.encode())
+    connections = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(TRIES)]
+    for connection in connections:
+        with suppress(ConnectionError):  # a connection above the limit is closed
+            connection.sendall(raw.encode())
+    return connections
 
 
 def assert_open(gateway: GatewayProcess, token: str) -> None:
@@ -63,11 +67,13 @@ def test_event_streams_of_one_user_keep_nobody_out(gateway: GatewayProcess) -> N
             message = {"content": "sum", "channelId": "a"}
             turn = client.post("/message", json=message, headers={"Prefer": "respond-async"}).json()["id"]
             eventually(lambda: client.get(f"/v1/turns/{turn}").json()["status"] == "waiting")
-        attack(
+        connections = attack(
             stack,
             gateway,
             f"GET /v1/turns/{turn}/events HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {alice}\r\n\r\n",
         )
+        # A connection whose request is being answered is not closed for a new one.
+        eventually(lambda: len(select(connections, [], [], 0)[0]) == TRIES)
 
         assert_open(gateway, bob)
         with gateway.client(token=alice) as client:

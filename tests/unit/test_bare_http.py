@@ -303,6 +303,18 @@ async def test_too_many_lines_are_refused(room: Room, raw: bytes, reason: bytes)
     assert reason in await client.read_until(b"}")
 
 
+async def test_many_query_parameters_are_refused(room: Room) -> None:
+    client = await room.enter()
+    most = b"&".join([b"a=1"] * http11.QUERY_PARAMETERS)
+    await client.say(b"GET /?" + most + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert (await client.read_until()).startswith(b"HTTP/1.1 200 ")
+
+    await client.say(b"GET /?" + most + b"& HTTP/1.1\r\nHost: h\r\n\r\n")
+
+    assert (await client.read_until()).startswith(b"HTTP/1.1 400 ")
+    assert b"the query has too many parameters" in await client.read_until(b"}")
+
+
 @given(
     sizes=st.lists(st.one_of(st.integers(1, 3), st.integers(1, 300)), max_size=600),
     cut=st.integers(1, 5_000),

@@ -9,13 +9,16 @@ from torana.errors import NotAcceptable
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
+#: Maximum characters of the header that are read: browsers send some 150.
+_LIMIT = 2_000
+
 
 def wants_events(accept: str) -> bool:
     """Return whether the client accepts server-sent events explicitly and does not prefer JSON.
 
     An empty ``accept`` means JSON. Raises ``NotAcceptable`` if the client accepts neither.
     """
-    ranges = _qualities(accept or "*/*")
+    ranges = _qualities(accept[:_LIMIT] or "*/*")
     events, plain = _quality(ranges, EVENTS), _quality(ranges, JSON)
     if not events and not plain:
         raise NotAcceptable

@@ -14,6 +14,8 @@ _BARE_KEY = re.compile(r"[!#-~]+")
 _ESCAPED = re.compile(r"\\(.)")
 _KEY_LIMIT = 255
 
+#: Maximum characters of all ``Prefer`` headers that are read.
+_PREFER_LIMIT = 8_000
 #: The maximum of ``wait``, in seconds.
 _WAIT_LIMIT = 86_400
 
@@ -37,7 +39,7 @@ class Preferences:
 def read_preferences(values: Sequence[str]) -> Preferences:
     """Return the preferences of all ``Prefer`` headers. The first of several equal names applies."""
     named: dict[str, str] = {}
-    for part in parse_http_list(",".join(values)):
+    for part in parse_http_list(",".join(values)[:_PREFER_LIMIT]):
         name, _, value = part.partition(";")[0].partition("=")
         named.setdefault(name.strip().lower(), value.strip().strip('"'))
     wait = named.get("wait", "")

@@ -35,3 +35,9 @@ def test_accept_header_selects_events_or_json(accept: str, events: bool):
 def test_unsupported_accept_header_is_refused(accept: str):
     with pytest.raises(NotAcceptable):
         wants_events(accept)
+
+
+def test_only_the_beginning_of_a_long_accept_header_is_read():
+    assert wants_events("text/event-stream" + ", a/b" * 10_000)
+    with pytest.raises(NotAcceptable):
+        wants_events("a/b, " * 10_000 + "text/event-stream")

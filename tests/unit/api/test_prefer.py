@@ -32,6 +32,10 @@ def test_invalid_wait_is_ignored(wait: str):
     assert read_preferences([f"wait={wait}", "respond-async"]) == Preferences(respond_async=True)
 
 
+def test_only_the_beginning_of_long_headers_is_read():
+    assert read_preferences(["wait=5" + "," * 60_000 + "respond-async"]) == Preferences(wait=5)
+
+
 @given(st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=255)), max_size=3))
 def test_any_prefer_header_is_accepted(values: list[str]):
     read_preferences(values)

@@ -119,7 +119,9 @@ async def test_events_that_cannot_be_announced_are_a_reset(
         assert (await anext(shown)).type == "reset"
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '[["unknown", null, {}]]', '[["reset", 1, {}]]'])
+@pytest.mark.parametrize(
+    "text", ["[" * 7_000, "", "{", "{}", "[1]", '[["unknown", null, {}]]', '[["reset", 1, {}]]']
+)
 async def test_announcement_of_another_program_is_ignored(
     open_replica: OpenReplica, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:

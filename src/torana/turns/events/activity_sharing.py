@@ -132,7 +132,7 @@ def _read(text: str) -> list[_Entry]:
     """Return the events of an announcement; none if another program has sent it."""
     try:
         found: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     events = cast("list[object]", found) if isinstance(found, list) else []
     if not isinstance(found, list) or not all(map(_is_entry, events)):
