@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import psutil
 import pytest
 from tests.waiting import eventually
 
-from torana.testing.openai_server import OpenAIStandIn
+from torana.testing.openai_server import Answer, ChatRequest, OpenAIStandIn
 
 
 class GatewayProcess:
@@ -67,6 +68,11 @@ class GatewayProcess:
         """An HTTP client of the gateway."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx2.Client(base_url=self.url, timeout=timeout, trust_env=False, headers=headers)
+
+    def create_tokens(self, *users: str, operator: str) -> list[str]:
+        """Create a token for each user with the operator's token."""
+        with self.client(token=operator) as client:
+            return [client.post("/v1/tokens", json={"user": user}).json()["token"] for user in users]
 
     def run_command(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run ``torana`` with these arguments in the gateway's home directory and environment."""
@@ -128,3 +134,23 @@ def new_model() -> Iterator[Callable[..., OpenAIStandIn]]:
     """
     with ExitStack() as stack:
         yield lambda *arguments, **options: stack.enter_context(OpenAIStandIn(*arguments, **options))
+
+
+@pytest.fixture
+def start_asking_gateway(
+    new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
+) -> Callable[..., GatewayProcess]:
+    """``start_asking_gateway(rule, token)`` starts a gateway in which each call of ``calculate`` is asked."""
+
+    def start(rule: Callable[[ChatRequest], Answer], token: str) -> GatewayProcess:
+        gateway = new_gateway(
+            gateway_token=token,
+            model="openai-chat:stand-in",
+            model_api_key="none",
+            model_base_url=new_model(reply=rule).url,
+            permissions=json.dumps([{"tool": "calculate", "permission": "ask"}]),
+        )
+        gateway.start()
+        return gateway
+
+    return start

@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import threading
-import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -283,14 +282,12 @@ def test_credential_inside_a_text_is_masked(text: str, kept: str) -> None:
     }
 
 
+@pytest.mark.timeout(10)
 @pytest.mark.parametrize("piece", ["-eyJ", "eyJaaaaaaaa.", "sk-", "://a", "Bearer ", "key=", "1:aaaa"])
-def test_masking_takes_linear_time(piece: str) -> None:
-    text = piece * (2_000 // len(piece)) + "aaaaaaaa." + "b" * 400_000
-    before = time.process_time()
+def test_long_text_is_masked_within_the_time_limit(piece: str) -> None:
+    text = piece * (2_000 // len(piece)) + "aaaaaaaa." + "b" * 8_000_000
 
-    mask_text(text)
-
-    assert time.process_time() - before < 0.5
+    assert mask_text(text)
 
 
 def test_control_characters_are_escaped() -> None:

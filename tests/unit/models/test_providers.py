@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -364,14 +363,13 @@ def test_each_failure_is_explained_in_one_line(error: Exception, told: str):
     assert explain(error).detail == told
 
 
-def test_megabytes_in_an_error_are_explained_in_milliseconds():
-    hostile = "-eyJ" * 500 + "aaaaaaaa." + "b" * 1_000_000
-    before = time.process_time()
+@pytest.mark.timeout(10)
+def test_megabytes_in_an_error_are_explained_within_the_time_limit():
+    hostile = "-eyJ" * 500 + "aaaaaaaa." + "b" * 8_000_000
 
     told = explain(ModelAPIError("m", hostile)).detail
 
     assert len(told) < 300
-    assert time.process_time() - before < 0.2
 
 
 def anthropic_error() -> Exception:

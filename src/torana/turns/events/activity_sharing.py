@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast, get_args
 
@@ -41,16 +41,9 @@ class ActivitySharing:
     announced.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        activity: Activity,
-        pause: Callable[[float], Any] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, *, database: Database, activity: Activity) -> None:
         self._database = database
         self._activity = activity
-        self._pause = pause
         self._pending: list[_Entry] = []
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -89,9 +82,9 @@ class ActivitySharing:
     async def _keep_sending(self) -> None:
         while True:
             await self._due.wait()
-            await self._pause(_COLLECT)
+            await asyncio.sleep(_COLLECT)
             if not await self._send():
-                await self._pause(_RETRY)
+                await asyncio.sleep(_RETRY)
 
     async def _send(self) -> bool:
         """Announce the pending events; return False if the database failed."""
