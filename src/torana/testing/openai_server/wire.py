@@ -168,9 +168,12 @@ class Completion:
     def _deltas(self) -> Iterator[dict[str, Any]]:
         if isinstance(self.answer, str):
             yield from ({"content": word} for word in _WORD.findall(self.answer))
-            yield from ({"content": piece} for piece in self.pieces)
-            return
-        for index, call in enumerate(self._calls(self.answer)):
+        else:
+            yield from self._call_deltas(self.answer)
+        yield from ({"content": piece} for piece in self.pieces)
+
+    def _call_deltas(self, calls: Sequence[Call]) -> Iterator[dict[str, Any]]:
+        for index, call in enumerate(self._calls(calls)):
             arguments = call["function"]["arguments"]
             opened = {**call, "function": {**call["function"], "arguments": ""}}
             yield {"tool_calls": [{"index": index, **opened}]}
