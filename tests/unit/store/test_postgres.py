@@ -649,3 +649,56 @@ async def test_rows_of_a_cursor_include_the_changes_that_wait(database: Postgres
             return list(rows.scalars())
 
     assert await database.run(work) == ["a", "b", "c"]
+
+
+def prepared(connection: Connection) -> list[str]:
+    """Return the names of the prepared statements, if one of them adds notes."""
+    query = "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%INSERT INTO subscriptions%%'"
+    return list(connection.exec_driver_sql(query).scalars())
+
+
+async def test_frequent_change_is_prepared_once_for_a_connection(
+    postgres_url: str, database: PostgresDatabase
+) -> None:
+    async def note_all(numbers: range) -> None:
+        for number in numbers:
+            await database.run(lambda connection, text=f"{number:02} %": note_unread(connection, text))
+
+    await note_all(range(5))
+    names = await database.run(prepared)
+    await note_all(range(5, 10))
+    assert names
+    assert await database.run(prepared) == names
+
+    end_sessions(postgres_url)
+    assert not await database.run(prepared)
+    await note_all(range(10, 20))
+    assert await database.run(prepared)
+    assert await database.run(read) == [f"{number:02} %" for number in range(20)]
+
+
+async def test_change_is_prepared_although_its_first_messages_failed(database: PostgresDatabase) -> None:
+    await database.run(lambda connection: note_unread(connection, "a"))
+    for _ in range(5):
+        with pytest.raises(IntegrityError):
+            await database.run(lambda connection: note_unread(connection, "lost", "a"))
+    await database.run(lambda connection: note_unread(connection, "b"))
+    await database.run(lambda connection: note_unread(connection, "c"))
+
+    assert await database.run(prepared)
+    assert await database.run(read) == ["a", "b", "c"]
+
+
+async def test_rolled_back_savepoint_may_contain_the_first_execution_to_prepare(
+    database: PostgresDatabase,
+) -> None:
+    def work(connection: Connection) -> None:
+        note_unread(connection, "a", "b")
+        with suppress(ValueError), connection.begin_nested():
+            note_unread(connection, "lost")
+            raise ValueError
+        note_unread(connection, "c", "d")
+
+    await database.run(work)
+
+    assert await database.run(read) == ["a", "b", "c", "d"]

@@ -57,16 +57,15 @@ _BE_ALONE = "SELECT pg_try_advisory_lock(%s, %s)"
 _SHARE = "SELECT pg_try_advisory_lock_shared(%s, %s)"
 _NO_LONGER_ALONE = "SELECT pg_advisory_unlock(%s, %s)"
 
-#: Each is two statements in one message. The division fails if the row of this process is gone; then the COMMIT
-#: is not executed.
 _BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {_WRITE_LOCK})"
-_STAMP_AND_COMMIT = """
+
+#: The division fails if the row of this process is gone; then a COMMIT in the same message is not executed.
+_STAMP = """\
 WITH stamped AS (
-    UPDATE replicas
-    SET commits = {number}, lease_until = clock_timestamp() + make_interval(secs => {lease})
+    UPDATE replicas SET commits = %(number)s, lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
     WHERE id = current_setting('torana.replica') RETURNING id
 )
-SELECT 1 / count(*) FROM stamped; COMMIT
+SELECT 1 / count(*) FROM stamped
 """
 _DIVISION_BY_ZERO = "22012"
 _REGISTER = """
@@ -163,7 +162,8 @@ class Writer:
             raise RuntimeError("a read has changed the database")
         number = self._commits + 1
         try:
-            _send(connection, _STAMP_AND_COMMIT.format(number=number, lease=LEASE))
+            self._unsent.add(_STAMP, {"number": number, "lease": LEASE})
+            _send(connection, "COMMIT")
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) == _DIVISION_BY_ZERO:
                 raise self._taken_over() from error
@@ -227,7 +227,8 @@ class Writer:
 
     def _open(self) -> psycopg.Connection:
         """Return a connection that holds the lock. Raises ``DatabaseBusy`` or ``StoreUnavailable``."""
-        connection = self._url.connect(self._purpose)
+        # psycopg's own preparation of statements deallocates all others after a ROLLBACK.
+        connection = self._url.connect(self._purpose, prepare_threshold=None)
         try:
             connection.execute("SELECT set_config('torana.replica', %s, false)", (self.replica,))
             self._lock(connection)
