@@ -6,7 +6,7 @@ A period is a day such as ``2026-11-20`` or a minute such as ``2026-11-20T22:05`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -95,7 +95,7 @@ def by_period(connection: Connection, account: str, *, first: str, last: str) ->
 
 def add(connection: Connection, accounts: Sequence[str], periods: Sequence[str], amount: Amount) -> None:
     """Add an amount to the accounts' rows, which are created if needed."""
-    values = asdict(amount)
+    values = _values(amount)
     rows = [{"account": account, "period": period} | values for account in accounts for period in periods]
     connection.execute(_ADD, rows)
 
@@ -174,7 +174,7 @@ def settle(
         spending.add(connection, turn, (before.on or f"{at:%Y-%m-%d}")[:10], spent_of(charged), shares=spent)
     if before.on is not None:
         # Only existing rows: a minute's row may have been deleted.
-        freed = asdict(charged) | {"reserved_tokens": before.tokens, "reserved_microusd": before.microusd}
+        freed = _values(charged) | {"reserved_tokens": before.tokens, "reserved_microusd": before.microusd}
         periods = dict.fromkeys((before.on[:10], before.on))
         keys = [{"key": account, "at": period} for account in accounts for period in periods]
         connection.execute(_SETTLE, [freed | key for key in keys])
@@ -227,6 +227,10 @@ def _sum(first: Usage, second: Usage) -> Usage:
 
 def _amount(row: RowMapping) -> Amount:
     return Amount(**{name: max(0, int(row[name] or 0)) for name in _AMOUNTS})
+
+
+def _values(amount: Amount) -> dict[str, int]:
+    return {name: getattr(amount, name) for name in _AMOUNTS}
 
 
 _AMOUNTS = [field.name for field in fields(Amount)]
