@@ -36,10 +36,7 @@ class PreparedStatements:
 
     def write_message(self, cursor: psycopg.Cursor[Any], statements: Iterable[Statement]) -> bytes:
         """Return one message with the statements, and with their values in its text, quoted by psycopg."""
-        import psycopg
-
-        quoting = psycopg.ClientCursor(cursor.connection)
-        return ";\n".join(self._write(quoting, *statement) for statement in statements).encode()
+        return b";\n".join(self._write(cursor.connection, *statement) for statement in statements)
 
     def prepare(self, connection: psycopg.Connection, statements: Iterable[Statement]) -> None:
         """Count executions, and prepare the statements that have become frequent, in one message.
@@ -56,14 +53,18 @@ class PreparedStatements:
             connection.execute(";\n".join(texts).encode())
             self._names |= names
 
-    def _write(self, quoting: psycopg.ClientCursor[Any], statement: str, values: Any) -> str:
+    def _write(self, connection: psycopg.Connection, statement: str, values: Any) -> bytes:
+        from psycopg import ClientCursor
+        from psycopg.adapt import Transformer
+
         if values is None:
-            return statement
+            return statement.encode()
         if (name := self._names.get(statement)) is None:
-            return quoting.mogrify(statement.encode(), values)
-        ordered = [values[place[1]] for place in _PLACE.finditer(statement) if place[1]]
-        places = f"({', '.join(['%s'] * len(ordered))})" if ordered else ""
-        return quoting.mogrify(f"EXECUTE {name}{places}".encode(), ordered)
+            return ClientCursor(connection).mogrify(statement.encode(), values).encode()
+        quote = Transformer(connection).as_literal
+        literals = [quote(values[place[1]]) for place in _PLACE.finditer(statement) if place[1]]
+        arguments = b"(%b)" % b", ".join(literals) if literals else b""
+        return b"EXECUTE %b%b" % (name.encode(), arguments)
 
     def _is_due(self, statement: str) -> bool:
         """Count an execution, and return whether the statement is to be prepared now."""
