@@ -20,6 +20,9 @@ _UNSEEN = char_class("\t\n\r", HIDDEN, JOINERS)
 #: Maximum characters of a name that are read.
 _NAME_LIMIT = 1_000
 
+#: A file has fewer bytes. Senders can state more.
+_SIZE_LIMIT = 2**53
+
 #: First bytes of files, and their media types (WebP is checked separately).
 _BEGINNINGS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -37,12 +40,15 @@ def shown_name(name: str) -> str:
 
 
 def file_line(noun: Noun, *, name: str, media_type: str, size: int | None, left: str = "") -> str:
-    """Return the line that names a file; ``left`` is the reason why the model does not receive it."""
+    """Return the line that names a file; ``left`` is the reason why the model does not receive it.
+
+    An impossible ``size`` is left out.
+    """
     name = shown_name(name)
     said = [
         noun + (f": {name}" if name else ""),
         shown_name(media_type),
-        "" if size is None else f"{size / 1000:.1f} kB",
+        f"{size / 1000:.1f} kB" if size is not None and 0 <= size < _SIZE_LIMIT else "",
         left,
     ]
     return f"[{', '.join(word for word in said if word)}]"

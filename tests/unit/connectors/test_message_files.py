@@ -241,3 +241,9 @@ async def test_attachment_line_stays_one_line_for_any_name(what: str) -> None:
 
 def test_only_the_beginning_of_a_name_is_read() -> None:
     assert shown_name("\u200b" * 999 + "report.txt") == "r"
+
+
+@pytest.mark.parametrize("size", [-1, 2**53, 10**400], ids=["negative", "large", "huge"])
+async def test_impossible_size_is_left_out(size: int) -> None:
+    message_files = porter().see([Sent(size=size).attachment])
+    assert message_files.lines == ["[file: a, image/png]"]

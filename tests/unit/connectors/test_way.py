@@ -646,3 +646,15 @@ async def test_messages_with_hostile_values_do_not_end_the_connection(
     await chat.say("after")
 
     assert (await chat.shown(1))[-1].text == "yes"
+
+
+@pytest.mark.parametrize("size", [-1, 10**400], ids=["negative", "huge"])
+async def test_message_with_impossible_file_size_is_answered(open_gateway: Open, size: int) -> None:
+    chat = Chat(allow=["ana"])
+    await open_gateway(chat, ScriptedModel("seen", "heard"))
+    file = Attachment(kind="image", name="cat.png", media_type="image/png", size=size)
+
+    await chat.say("look", attachments=[file])
+    await chat.say("and now?")
+
+    assert [one.text for one in await chat.shown(2)] == ["seen", "heard"]
