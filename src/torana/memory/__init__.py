@@ -169,7 +169,8 @@ class Memory:
         With an embedder, memories of similar meaning are included, unless its provider fails. ``every_word``
         requires all words of the query; then "name" does not match "my sister's name", but "sister name" does.
         """
-        wanted = terms(query)
+        async with self._one_at_a_time(user):
+            wanted = await run_uncancellable(partial(terms, query))
         fits = await self._find_matching(user, wanted, every_word=every_word)
         if not every_word and self._embedder and wanted:
             fits = fuse_rankings(fits, await self._find_similar(self._embedder, user, query))
@@ -186,7 +187,8 @@ class Memory:
         """Return the newest memories with a similar word for each word of the query, newest first."""
         newest = await self.list_memories(user, limit=_COMPARED_LIMIT)
         async with self._one_at_a_time(user):
-            return await run_uncancellable(partial(resembling, terms(query), newest))
+            wanted = await run_uncancellable(partial(terms, query))
+            return await run_uncancellable(partial(resembling, wanted, newest))
 
     async def forget(self, user: str, query: str, *, act: Act | None = None) -> list[Remembered]:
         """Delete the memories that ``find_named`` returns, with their history, and return them."""

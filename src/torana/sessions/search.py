@@ -76,7 +76,7 @@ class MessageSearch:
         ``owner`` may be ``EVERYONE``. Raises ``InvalidField`` for a query without words or an invalid cursor.
         """
         before = read_cursor(after, NUMBER_KEY)
-        wanted = terms(query)
+        wanted = await run_uncancellable(partial(terms, query))
         if not wanted:
             raise InvalidField("`q` must contain a letter, a digit or an emoji.")
         complete = await self._index(owner)

@@ -21,7 +21,7 @@ from torana.errors import MemoryFull
 from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory, Recalled
 from torana.messages import owner_of
 from torana.store.engine.database import Database
-from torana.store.engine.fts import QUERY_LIMIT
+from torana.store.engine.fts import QUERY_LIMIT, terms
 from torana.store.engine.tables import memories
 from torana.store.rows.memories import HISTORY_LIMIT, Remembered
 from torana.store.rows.reports import memory_index
@@ -420,16 +420,21 @@ async def test_searches_of_a_user_run_one_at_a_time(
 ) -> None:
     await remember("tea with milk")
     asked: list[int] = []
+    begun, release = asyncio.Event(), asyncio.Event()
     run = database.run
 
     async def counted(work: Callable[[sa.Connection], object]) -> object:
         asked.append(len(asked))
+        begun.set()
+        await release.wait()
         return await run(work)
 
     monkeypatch.setattr(database, "run", counted)
     searches = [asyncio.create_task(recall_texts(memory, "tea")) for _ in range(3)]
+    await begun.wait()
     await asyncio.sleep(0)
     assert asked == [0]
+    release.set()
     assert await asyncio.gather(*searches) == [["tea with milk"]] * 3
 
 
@@ -449,6 +454,31 @@ async def test_search_for_similar_words_compares_few_words_outside_of_the_event_
     await memory.resembling("ana", " ".join(map(str, range(5_000))))
 
     assert searched == [(1, False), (QUERY_LIMIT, False)]
+
+
+async def test_queries_are_split_one_at_a_time_outside_of_the_event_loop(
+    memory: Memory, remember: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most = Counter[str](), Counter[str]()
+
+    def split(query: str) -> list[str]:
+        name = threading.current_thread().name
+        running["now"] += 1
+        most["once"] = max(most["once"], running["now"])
+        most[name] += 1
+        found = terms(query)
+        running["now"] -= 1
+        return found
+
+    monkeypatch.setattr("torana.memory.terms", split)
+    await remember("I like tea")
+
+    await asyncio.gather(*(recall_texts(memory, "\ufdfa" * 20_000) for _ in range(4)))
+    await memory.resembling("ana", "te")
+
+    assert most.pop("once") == 1
+    assert most.total() == 5
+    assert threading.main_thread().name not in most
 
 
 async def test_cancelled_searches_of_a_user_occupy_one_thread(

@@ -36,6 +36,18 @@ def test_query_has_at_most_two_prefixes() -> None:
     assert terms("我 猫 blue 是 一 我的") == ["我", "猫", "blue", "我的"]
 
 
+def test_only_the_beginning_of_a_query_is_read() -> None:
+    characters = "".join(chr(0x10000 + number) for number in range(4_096))
+    rare = [characters, characters * 200]
+    took: list[float] = []
+    for text in rare:
+        began = time.process_time()
+        terms(text)
+        took.append(time.process_time() - began)
+    assert took[1] < 10 * took[0]
+    assert terms(" " * 4_095 + "ab") == ["a"]
+
+
 def _seconds(query: list[str], candidates: list[Candidate]) -> float:
     """Return the processor time of a ranking, the shortest of three runs."""
     took: list[float] = []
