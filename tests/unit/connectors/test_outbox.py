@@ -244,6 +244,25 @@ async def test_delivery_dropped_while_it_waits_is_never_sent(
     assert (one.state, one.tries, two.state) == ("dropped", 1, "sent")
 
 
+async def test_text_of_many_parts_is_stored_in_few_rows(sending: Callable[[Chat], Sending]) -> None:
+    lines = Capabilities(length=100, repeat="blind", pace=1_000_000, measure=lambda text: 40 * len(text.split()))
+    chat = Chat(lines)
+    chat.faults = [RetryLater("slow down", seconds=30)]
+    home = sending(chat)
+    waiting: list[int] = []
+
+    async def count(_seconds: float) -> None:
+        waiting.append(len([row for row in await home.rows() if row.state == "pending"]))
+
+    home.meanwhile = count
+    words = [f"w{number}" for number in range(100)]
+    await home.say("\n".join(words), "next")
+    await home.idle()
+
+    assert max(waiting) <= 10
+    assert [word for part in chat.calls[1:] for word in part.text.split()] == [*words, "next"]
+
+
 async def test_immediate_failure_is_not_retried_at_once(sending: Callable[[Chat], Sending]) -> None:
     rendered: list[str] = []
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torana.connectors.base import Capabilities
 from torana.connectors.transport import markup
-from torana.connectors.transport.splitting import pieces, split, utf16_length
+from torana.connectors.transport.splitting import pieces, split, split_beginning, utf16_length
 
 _words = st.sampled_from(
     ["word ", "sentence. ", "\n", "\n\n", "```\n", "- item\n", "**b** ", "<&> ", "ü" * 70, "> q\n"]
@@ -86,6 +86,20 @@ def test_every_part_fits_and_no_word_is_lost(text: str, length: int) -> None:
     assert "".join(whole) == "".join(shown)
 
 
+@given(texts, st.integers(40, 200))
+def test_text_that_is_cut_step_by_step_loses_no_word(text: str, length: int) -> None:
+    parts: list[str] = []
+    rest = text * 5
+    while rest:
+        some, rest = split_beginning(rest, abilities(length))
+        assert len(some) <= 8
+        parts += some
+
+    assert all(0 < len(markup.telegram(part)) <= length for part in parts if part.strip("`\n >-*"))
+    whole, shown = (re.findall(r"\w+", one) for one in (text * 5, " ".join(parts)))
+    assert "".join(whole) == "".join(shown)
+
+
 class Counted:
     """A platform's rendering that counts what it renders."""
 
@@ -146,6 +160,22 @@ def test_first_part_does_not_depend_on_length_of_text() -> None:
 
     assert first == "[" * 100
     assert counted.characters <= 1_000
+
+
+@pytest.mark.parametrize("length", [100, 4_000])
+def test_first_parts_do_not_depend_on_length_of_text(length: int) -> None:
+    counted = Counted(markup.telegram, length)
+
+    some, rest = split_beginning("- a\n" * 250_000, counted.abilities)
+
+    assert len(some) + len(rest) > 900_000
+    assert counted.characters <= 40 * 20_000 + 40 * length
+
+
+def test_code_block_continues_in_the_rest() -> None:
+    some, rest = split_beginning("```py\n" + "x\n" * 100 + "```", abilities(20))
+    assert len(some) == 8
+    assert rest.startswith("```py\nx\n")
 
 
 def test_code_block_with_overlong_fence_is_not_reopened() -> None:

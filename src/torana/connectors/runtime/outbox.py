@@ -16,7 +16,7 @@ from uuid import UUID
 from torana.aio import wait_first
 from torana.connectors.base import Capabilities, Connector, Part, PermanentError, RetryLater
 from torana.connectors.runtime.addressing import read_place
-from torana.connectors.transport.splitting import split
+from torana.connectors.transport.splitting import split_beginning
 from torana.errors import StoreUnavailable
 from torana.measurements import Measurements
 from torana.store.engine.database import Database
@@ -188,10 +188,12 @@ class Outbox:
         self._publish(delivery, "sent")
 
     async def _split_into_parts(self, abilities: Capabilities, delivery: Delivery) -> Delivery | None:
+        """Cut the first parts of a text. The rest is cut when it is its turn: it may be many parts."""
         room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)
-        parts = partial(split, delivery.text, replace(abilities, length=room))
-        pieces = await asyncio.get_running_loop().run_in_executor(self._rendering, parts) or ["…"]
-        return await self._database.run(partial(deliveries.cut, delivery=delivery, pieces=pieces))
+        parts = partial(split_beginning, delivery.text, replace(abilities, length=room))
+        pieces, rest = await asyncio.get_running_loop().run_in_executor(self._rendering, parts)
+        work = partial(deliveries.cut, delivery=delivery, pieces=pieces or ["…"], rest=rest)
+        return await self._database.run(work)
 
     async def _send_or_find(self, connector: Connector[Any], delivery: Delivery, part: Part) -> str:
         if delivery.unsure and connector.abilities.repeat == "readable" and part.edits is None:

@@ -24,6 +24,9 @@ _LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})?")
 _TRIES = 6
 _FULL = 0.9
 
+#: The limits of ``split_beginning``.
+_PIECES, _CHARACTERS = 8, 20_000
+
 
 def split(markdown: str, abilities: Capabilities) -> list[str]:
     """Split a text into pieces of Markdown that fit when they are rendered; together they are the text.
@@ -35,7 +38,27 @@ def split(markdown: str, abilities: Capabilities) -> list[str]:
 
 def pieces(markdown: str, abilities: Capabilities) -> Iterator[str]:
     """Yield the pieces of ``split`` one by one, and render no more than each of them needs."""
+    return (piece for piece, _, _ in _cut(escape_unrendered(markdown.strip()), abilities))
+
+
+def split_beginning(markdown: str, abilities: Capabilities) -> tuple[list[str], str]:
+    """Return the first pieces of ``split``, and the Markdown of the rest; it is empty if there is no more.
+
+    At most 8 pieces are cut, and none after 20,000 characters, because rendering a long text takes minutes.
+    """
     text = escape_unrendered(markdown.strip())
+    found: list[str] = []
+    for piece, opening, at in _cut(text, abilities):
+        found.append(piece)
+        if at >= len(text):
+            break
+        if len(found) == _PIECES or at >= _CHARACTERS:
+            return found, opening + text[at:]
+    return found, ""
+
+
+def _cut(text: str, abilities: Capabilities) -> Iterator[tuple[str, str, int]]:
+    """Yield the pieces, each with the line that opens the rest, and the position at which the rest begins."""
     at, opening, usual = 0, "", abilities.length
     while at < len(text):
         window = opening + text[at : at + 4 * abilities.length]
@@ -45,8 +68,7 @@ def pieces(markdown: str, abilities: Capabilities) -> Iterator[str]:
         if cut <= len(opening):  # a piece with only this line would not advance the loop
             opening = ""
             continue
-        if (piece := _head(window, cut)).strip():
-            yield piece
+        piece = _head(window, cut)
         usual = max(most, 1)
         at += cut - len(opening)
         mark = _open_fence(window[:cut])
@@ -54,6 +76,8 @@ def pieces(markdown: str, abilities: Capabilities) -> Iterator[str]:
             at = found.end()
         # A longer mark would take more of each piece than the code itself.
         opening = f"{mark}\n" if mark and len(mark) <= abilities.length // 4 else ""
+        if piece.strip():
+            yield piece, opening, at
 
 
 def _head(text: str, end: int) -> str:

@@ -224,7 +224,7 @@ deliveries = sa.Table(
     sa.Column("turn_id", Text, sa.ForeignKey("turns.id")),
     # ``part`` counts from 0 for parts of a reply, from 250,000 for approval questions, and from 500,000 for
     # notices to subscribed accounts that the turn has ended. ``root`` is the row of the first part. If
-    # ``is_cut`` is false, the row contains the whole text.
+    # ``is_cut`` is false, the row contains the whole text, or the rest after earlier parts.
     sa.Column("root", Integer),
     sa.Column("part", Integer, nullable=False),
     sa.Column("is_cut", sa.Boolean, nullable=False),

@@ -231,16 +231,21 @@ def sweep(connection: Connection, accounts: Collection[str], now: datetime) -> N
     connection.execute(_STALE, {"before": now - FRESH, "now": now})
 
 
-def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str]) -> Delivery | None:
-    """Replace a text by a row for each part; return the first, or None if the text was dropped or changed."""
+def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str], rest: str) -> Delivery | None:
+    """Replace a text by a row for each part and one for the ``rest``, which is not cut yet and may be empty.
+
+    Returns the first part, or None if the text was dropped or changed.
+    """
     change = {"text": pieces[0], "is_cut": True}
     if not connection.execute(_CUT, {"key": delivery.number, "was": delivery.text} | change).rowcount:
         return None
     first: int = connection.execute(_GET, {"key": delivery.number}).mappings().one()["part"]
-    for part, text in enumerate(pieces[1:], start=first + 1):
+    root = delivery.number if delivery.root is None else delivery.root
+    texts = [*pieces[1:], rest] if rest else pieces[1:]
+    for part, text in enumerate(texts, start=first + 1):
         values = _new(delivery.account, delivery.line, delivery.place, text, delivery.created_at)
-        values |= {"owner": delivery.owner, "turn_id": delivery.turn_id, "part": part, "is_cut": True}
-        values["root"] = delivery.number
+        values |= {"owner": delivery.owner, "turn_id": delivery.turn_id, "part": part, "root": root}
+        values["is_cut"] = part - first < len(pieces)
         connection.execute(_INSERT, values)
     return _delivery(connection.execute(_GET, {"key": delivery.number}).mappings().one())
 
