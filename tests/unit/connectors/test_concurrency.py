@@ -132,3 +132,31 @@ async def test_closing_waits_for_all_messages_and_begun_messages_are_bounded(
             sink.let.release()
         await listening
     assert len(taken) == most + 50
+
+
+async def test_hanging_files_of_a_sender_do_not_delay_files_of_others(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"])
+    begun, arrives = asyncio.Event(), asyncio.Event()
+
+    async def hang(_limit: int) -> bytes:
+        begun.set()
+        await arrives.wait()
+        return PNG
+
+    async def fetch(_limit: int) -> bytes:
+        return PNG
+
+    hanging = Attachment(kind="image", name="cat.png", media_type="image/png", fetch=hang)
+    quick = Attachment(kind="image", name="dog.png", media_type="image/png", fetch=fetch)
+    gateway = await open_gateway(chat, ScriptedModel("a dog", "cats"), takes=["image"])
+    await chat.say("look", attachments=[hanging] * 5)
+    await begun.wait()
+
+    said = await chat.say("look", sender="bob", attachments=[quick])
+
+    assert [one.text for one in await chat.shown(1, to="bob")] == ["a dog"]
+    turn = await gateway.turns.reader.find_by_platform_message("home", said)
+    assert turn is not None
+    assert turn.content == "look\n[image: dog.png, image/png]"
+    arrives.set()
+    assert [one.text for one in await chat.shown(1)] == ["cats"]

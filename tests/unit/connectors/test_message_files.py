@@ -65,7 +65,7 @@ def porter(
 
 async def fetch_files(at: AttachmentFetcher, *sent: Sent) -> MessageFiles:
     message_files = at.see([one.attachment for one in sent])
-    await at.fetch(message_files)
+    await at.fetch(message_files, sender="ana")
     return message_files
 
 
@@ -159,7 +159,7 @@ async def test_failed_or_hanging_fetch_delays_no_message_and_leaks_no_secret(
 
     at = porter(patience=0.05)
     message_files = at.see([failing.attachment, hanging.attachment, nowhere.attachment, gone])
-    await at.fetch(message_files)
+    await at.fetch(message_files, sender="ana")
 
     assert [file.body for file in message_files.files] == [PNG]
     named = "[file: a, image/png, could not be fetched]"
@@ -173,7 +173,8 @@ async def test_failed_or_hanging_fetch_delays_no_message_and_leaks_no_secret(
     assert "SECRET" not in str([vars(record) for record in caplog.records])
 
 
-async def test_two_hundred_files_are_bounded_in_fetches_and_lines() -> None:
+@pytest.mark.parametrize(("senders", "fetched"), [("a", 2), ("abc", 4)], ids=["one sender", "three senders"])
+async def test_two_hundred_files_are_bounded_in_fetches_and_lines(senders: str, fetched: int) -> None:
     at_once, most = 0, 0
 
     async def fetch(_limit: int) -> bytes:
@@ -187,10 +188,11 @@ async def test_two_hundred_files_are_bounded_in_fetches_and_lines() -> None:
     sent = [Attachment(kind="image", media_type="image/png", fetch=fetch)] * 200
     at = porter(files=7)
     message_files = at.see(sent)
-    await at.fetch(message_files)
+    others = [at.fetch(at.see(sent), sender=sender) for sender in senders[1:]]
+    await asyncio.gather(at.fetch(message_files, sender=senders[0]), *others)
 
     assert len(message_files.files) == 7
-    assert most == 4
+    assert most == fetched
     assert message_files.lines == [
         *["[image, image/png]"] * 7,
         *["[image, image/png, too many files]"] * 13,
@@ -225,7 +227,7 @@ async def test_file_that_model_does_not_accept_is_not_fetched(number: int, takes
 async def test_file_is_fetched_once_for_repeated_attempts() -> None:
     at, sent = porter(), Sent()
     message_files = await fetch_files(at, sent)
-    await at.fetch(message_files)
+    await at.fetch(message_files, sender="ana")
     assert (len(message_files.files), sent.fetched) == (1, 1)
 
 

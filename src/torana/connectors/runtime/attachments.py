@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from torana.connectors.base import Attachment, AttachmentKind, ConnectorSettings, TooLarge
 from torana.message_files import Noun, detect_content, file_line, shown_name
 from torana.messages import File, FileKind, file_kind
+from torana.workers.fair_slots import FairSlots
 
 #: Maximum number of attachments that the text names; it counts the others.
 _NAMED = 20
 
-#: Timeout, in seconds, for a file: the platform and later messages wait meanwhile.
+#: Timeout, in seconds, for a file, and for the wait before: the platform and later messages wait meanwhile.
 _FETCH = 15.0
 
-#: Maximum number of concurrent downloads for one account.
-_AT_ONCE = 4
+#: Maximum number of concurrent downloads for one account, and for one of its senders.
+_AT_ONCE, _PER_SENDER = 4, 2
 
 _SHOWN_AS: Mapping[AttachmentKind, Noun] = {
     "image": "image",
@@ -82,26 +83,28 @@ class AttachmentFetcher:
         self._number = settings.files
         self._limit = settings.file_bytes
         self._takes = takes
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = FairSlots(total=_AT_ONCE, per_user=_PER_SENDER)
 
     def see(self, attachments: Sequence[Attachment]) -> MessageFiles:
         """Return the files of a message without fetching them."""
         pieces = [_Piece(attachment) for attachment in attachments[:_NAMED]]
         return MessageFiles(pieces=pieces, more=len(attachments) - len(pieces))
 
-    async def fetch(self, message_files: MessageFiles) -> None:
-        """Fetch the files that the model accepts, unless that was done before."""
+    async def fetch(self, message_files: MessageFiles, *, sender: str) -> None:
+        """Fetch the files that the model accepts, unless that was done before. Senders take turns."""
         if message_files.fetched:
             return
         wanted = [piece for piece in message_files.pieces if _declared_kind(piece.attachment) in self._takes]
         for piece in wanted[self._number :]:
             piece.left = "too many files"
-        await asyncio.gather(*(self._try(piece) for piece in wanted[: self._number]))
+        await asyncio.gather(*(self._try(piece, sender) for piece in wanted[: self._number]))
         message_files.fetched = True
 
-    async def _try(self, piece: _Piece) -> None:
+    async def _try(self, piece: _Piece, sender: str) -> None:
         try:
-            async with asyncio.timeout(self._patience), self._slots:
+            async with asyncio.timeout(self._patience) as patience, self._slots.slot(sender):
+                # The wait for downloads of other senders must not take the time of this one.
+                patience.reschedule(asyncio.get_running_loop().time() + self._patience)
                 body = await self._body(piece.attachment)
             piece.file = _file(piece.attachment, body)
         except _Left as reason:

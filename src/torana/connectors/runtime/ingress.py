@@ -159,7 +159,7 @@ class Ingress:
         try:
             async with self._from_senders.count(heard.sender.id):
                 await self._check_bounds(heard, message_files)
-                await self._files.fetch(message_files)
+                await self._files.fetch(message_files, sender=heard.sender.id)
                 async with self._rates.count(user) as message:
                     submitted = await self._turns.submit(
                         self._inbound(heard, user, message_files), rates=message.statuses
