@@ -19,6 +19,7 @@ from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentErr
 from torana.connectors.platforms.xmpp import Xmpp, XmppSettings, client
 from torana.connectors.platforms.xmpp import connector as xmpp
 from torana.connectors.platforms.xmpp.room import XmppRoom
+from torana.connectors.runtime.addressing import channel_of
 from torana.testing.connectors import ConnectorContract, Line, listening, part
 
 pytestmark = pytest.mark.long
@@ -297,6 +298,28 @@ async def test_private_message_in_room_is_answered_privately(platform: XmppPlatf
         await platform.watcher.is_up_to_date()
         assert [text for _, text in bob.said(f"{MASKED}/torana")] == ["yes?"]
         assert platform.watcher.said(f"{MASKED}/torana") == []
+
+
+async def test_next_user_of_a_nick_gets_no_private_chat_of_an_earlier_one(platform: XmppPlatform) -> None:
+    async with listening(platform, {**platform.settings(), "join": [ROOM]}) as line:
+        ana, bob = platform.person("ana"), platform.person("bob")
+        await ana.enters(ROOM, "guest")
+        ana.says(f"{ROOM}/torana", "my secret")
+        secret = await line.next()
+        await line.connector.send(part("noted", secret.place))
+        ana.write(f"<presence to='{ROOM}/guest' type='unavailable'/>")
+        await ana.got(lambda one: one.get("from") == f"{ROOM}/guest" and one.get("type") == "unavailable")
+        await bob.enters(ROOM, "guest")
+        bob.says(f"{ROOM}/torana", "what did I say?")
+        question = await line.next()
+
+        assert (secret.sender.id, question.sender.id) == ("ana@localhost", "bob@localhost")
+        assert channel_of("home", secret.place) != channel_of("home", question.place)
+        with pytest.raises(PermanentError):
+            await line.connector.send(part("your secret", secret.place))
+        await line.connector.send(part("nothing", question.place))
+        await bob.is_up_to_date()
+        assert [text for _, text in bob.said(f"{ROOM}/torana")] == ["nothing"]
 
 
 async def test_room_history_is_ignored(platform: XmppPlatform) -> None:

@@ -156,11 +156,24 @@ class Xmpp(Connector[XmppSettings]):
 
     async def typing(self, place: Place) -> None:
         if self._client is not None and place.chat not in self._rooms:
+            self._check_recipient(place)
             message = self._client.make_message(JID(place.chat), mtype="chat")
             message["chat_state"] = "composing"
             message.send()
 
+    def _check_recipient(self, place: Place) -> None:
+        """Raise an error if the nick of a private chat in a room does not belong to its user at the moment."""
+        if place.thread is None:
+            return
+        to = JID(place.chat)
+        room = self._rooms.get(to.bare)
+        if room is not None and not room.is_in:
+            raise RetryLater(f"not in {room.address} at the moment")
+        if room is None or room.people.get(to.resource) != place.thread:
+            raise PermanentError("the user has left the room, or has another nick")
+
     def _message(self, client: XmppClient, part: Part) -> Message:
+        self._check_recipient(part.place)
         room = self._rooms.get(part.place.chat)
         if room is not None and room.closed:
             raise PermanentError(f"cannot join {room.address}: {room.closed}")
@@ -325,7 +338,7 @@ class Xmpp(Connector[XmppSettings]):
         return IncomingMessage(
             id=_identity(message, who, archive=client.boundjid.bare if direct else sender.bare),
             sender=Sender(id=who, name=sender.user if room is None else sender.resource),
-            place=Place(chat=sender.full if room is not None and direct else sender.bare),
+            place=Place(chat=sender.bare) if room is None or not direct else _private_place(sender, who),
             text=text,
             direct=direct,
             addressed=addressed,
@@ -337,6 +350,14 @@ class Xmpp(Connector[XmppSettings]):
         answer = self._sent.get(name)
         if answer is not None and not answer.done():
             answer.set_result(None)
+
+
+def _private_place(sender: JID, who: str) -> Place:
+    """Return the place of a private chat in a room.
+
+    Another user may have the nick later. The thread therefore names the user, if the room reveals addresses.
+    """
+    return Place(chat=sender.full, thread=None if who == sender.full else who)
 
 
 def _has(message: Message, path: str) -> bool:
