@@ -20,6 +20,9 @@ _TOKEN = re.compile(rb'"[^"\r\n]*+"?|[\[{,]')
 #: A string, also one without an end, or the beginning or the end of a list or an object.
 _BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
+#: A string, also one without an end, the beginning or the end of a list or an object, or text between them.
+_PIECE = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
+
 
 def has_more_values(text: bytes | bytearray, limit: int) -> bool:
     """Return whether the JSON text has more than ``limit`` values (``count_values``)."""
@@ -70,3 +73,53 @@ def without_deep_values(text: str, depth: int) -> str:
             case _:
                 pass
     return "".join(pieces) + text[begin:] if level <= depth else "".join(pieces)
+
+
+def without_dense_values(text: str, lists: frozenset[str], *, limit: int, length: int) -> str:
+    """Return a JSON text in which ``null`` replaces dense values inside the items of some lists.
+
+    A value is dense if it contains more than ``limit`` values that have fewer than ``length`` characters on
+    average. ``lists`` are the names of the fields with the lists. An item itself is never replaced. Takes linear
+    time, also for a text that is not JSON.
+    """
+    if sum(map(text.count, ",[{")) * length <= len(text):
+        return text
+    dense = _find_dense(text, {f'"{name}"' for name in lists}, limit=limit, length=length)
+    pieces: list[str] = []
+    begin = 0
+    for start, end in dense:
+        pieces += [text[begin:start], "null"]
+        begin = end
+    return "".join([*pieces, text[begin:]])
+
+
+def _find_dense(text: str, names: set[str], *, limit: int, length: int) -> list[tuple[int, int]]:
+    """Return the places of dense values: start and end, in order."""
+    found: list[tuple[int, int]] = []
+    #: Where the open lists and objects begin, and the numbers of values before them in the one around.
+    opened: list[tuple[int, int]] = []
+    #: The number of lists and objects that are open in an item of a list; it is reached in the first such list.
+    outside = 0
+    count, last, before = 1, "", ""
+    for piece in _PIECE.finditer(text):
+        mark = piece[0]
+        if mark in ("[", "{"):
+            opened.append((piece.start(), count))
+            count = 1
+            if not outside and last in names and mark == "[" and before.strip() == ":":
+                outside = len(opened)
+        elif mark in ("]", "}") and opened:
+            start, around = opened.pop()
+            if outside and len(opened) > outside and limit < count > (piece.end() - start) / length:
+                while found and found[-1][0] > start:
+                    found.pop()
+                found.append((start, piece.end()))
+                count = 1
+            count += around
+            outside = outside if len(opened) >= outside else 0
+        elif mark[0] == '"':
+            last = mark
+        else:
+            count += mark.count(",")
+            before = mark
+    return found

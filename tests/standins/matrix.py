@@ -310,6 +310,7 @@ class MatrixPlatform(Platform):
     connector = Matrix
     #: Created with the first message there.
     room = "the room"
+    concurrently = True
 
     def __init__(self, homeserver: Homeserver, wire: Wire, account: Person) -> None:
         self.homeserver = homeserver

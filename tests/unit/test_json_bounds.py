@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.json_bounds import count_values, has_more_values, without_deep_values
+from torana.json_bounds import count_values, has_more_values, without_deep_values, without_dense_values
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -82,3 +82,41 @@ def test_values_nested_deeper_become_null(document: Any, depth: int) -> None:
 def test_invalid_text_stays_invalid(text: str) -> None:
     with pytest.raises(ValueError, match=r"Expecting|Unterminated|Extra"):
         json.loads(without_deep_values(text, 2))
+
+
+EVENTS = frozenset({"events"})
+
+
+def sparse(document: Any, *, limit: int = 3, length: int = 10**6) -> Any:
+    text = json.dumps(document, separators=(",", ":"))
+    return json.loads(without_dense_values(text, EVENTS, limit=limit, length=length))
+
+
+@given(JSON)
+def test_only_values_in_items_of_named_lists_are_dropped(document: Any) -> None:
+    assert sparse([document], limit=0) == [document] or '"events"' in json.dumps(document)
+    item = {"a": "x", "b": document}
+    (found,) = sparse({"events": [item]}, limit=0)["events"]
+    assert found == {**item, "b": None if isinstance(document, list | dict) else document}
+
+
+def test_dense_values_are_dropped_alone() -> None:
+    dense, usual = [0] * 4, {"a": [1, 2], "b": "[,[,[,"}
+    document = {
+        "rooms": {"events": [{"a": dense}, usual, {"a": {"events": [dense]}}, dense]},
+        "others": [dense, {"events": "[", "x": dense}],
+    }
+    assert sparse(document) == {
+        "rooms": {"events": [{"a": None}, usual, {"a": {"events": [None]}}, dense]},
+        "others": [dense, {"events": "[", "x": dense}],
+    }
+
+
+def test_values_of_usual_length_are_kept() -> None:
+    document = {"events": [{"a": ["x" * 8] * 100, "b": [0] * 100}]}
+    assert sparse(document, length=10) == {"events": [{"a": ["x" * 8] * 100, "b": None}]}
+
+
+@given(st.text('[]{},:"\\events 1'))
+def test_any_text_is_accepted(text: str) -> None:
+    without_dense_values(text, EVENTS, limit=2, length=10**6)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, cast
 
 import pytest
 from tests.unit.connectors.conftest import Gateway
 
 from torana.connectors.base import Attachment, IncomingMessage, Place, Sender
+from torana.connectors.platforms.matrix.client import Homeserver
+from torana.connectors.platforms.matrix.position import SyncPosition
 from torana.connectors.transport.concurrency import concurrently
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
@@ -160,3 +163,42 @@ async def test_hanging_files_of_a_sender_do_not_delay_files_of_others(open_gatew
     assert turn.content == "look\n[image: dog.png, image/png]"
     arrives.set()
     assert [one.text for one in await chat.shown(1)] == ["cats"]
+
+
+class StoredTokens(Homeserver):
+    """A homeserver that records the stored positions."""
+
+    def __init__(self) -> None:
+        super().__init__(address="http://127.0.0.1:9", user="@torana:matrix.test", device="TORANA")
+        self.tokens: list[str] = []
+
+    async def call(self, method: Literal["GET", "PUT"], path: str, body: object = None) -> Mapping[str, Any]:
+        del method, path
+        self.tokens.append(cast("Mapping[str, str]", body)["token"])
+        return {}
+
+
+async def test_position_of_matrix_passes_no_message_in_progress(in_time: InTime) -> None:
+    home = StoredTokens()
+    position = SyncPosition(home)
+    gates = {name: asyncio.Event() for name in ("one", "two", "three")}
+
+    class Sink:
+        async def hear(self, heard: IncomingMessage) -> None:
+            await gates[heard.text].wait()
+
+    async with in_time(), concurrently(Sink()) as hear:
+        for name in gates:
+            async with position.poll(hear) as messages:
+                await messages.hear(message(name, name))
+                messages.keep(f"after {name}")
+        async with position.poll(hear):
+            pass
+        stored: list[list[str]] = []
+        for name in ("two", "one", "three"):
+            gates[name].set()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            stored.append(list(home.tokens))
+
+    assert stored == [[], ["after two"], ["after two", "after three"]]

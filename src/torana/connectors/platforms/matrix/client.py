@@ -22,7 +22,7 @@ from nio.crypto import Olm
 
 from torana.connectors.base import MessageSink, OutcomeUnknown, PermanentError, RetryLater, collect
 from torana.connectors.platforms.matrix.keys import KeyStore, StoredKeys
-from torana.json_bounds import without_deep_values
+from torana.json_bounds import without_deep_values, without_dense_values
 
 _log = logging.getLogger(__name__)
 # nio logs each event, and at DEBUG all responses, including the token of a login.
@@ -32,6 +32,15 @@ logging.getLogger("nio").setLevel(logging.WARNING)
 _TIMEOUT, _LONG_TIMEOUT = 30, 300
 #: Maximum nesting of a response. Events are handled recursively.
 _DEPTH = 100
+#: A value in an event with more than ``_VALUES`` values has at least ``_VALUE_LENGTH`` characters for each:
+#: senders write any JSON, and the lists of a page of events could take seconds.
+_VALUES, _VALUE_LENGTH = 1_000, 16
+#: The fields with lists of events.
+_EVENT_LISTS = frozenset({"events", "chunk"})
+#: Maximum number of digits of an integer.
+_DIGITS = 1_000
+#: The length from which a response is parsed in a thread.
+_SHORT = 64 * 1024
 
 #: Quotes an id as a segment of a URL path.
 quoted = partial(quote, safe="")
@@ -205,16 +214,14 @@ class Homeserver(nio.AsyncClient):
             return await super().send(method, path, data, headers, trace_context, timeout)
 
     async def parse_body(self, transport_response: ClientResponse) -> dict[Any, Any]:
-        """Return the JSON of a response, or an empty object; values that are nested too deeply are dropped.
+        """Return the JSON of a response, or an empty object.
 
-        An event with such a value would make the whole response unreadable, at each attempt.
+        Values that are nested too deeply, or that would take long, are dropped: an event with such a value
+        would make the whole response unreadable, at each attempt.
         """
         with _answers():
             text = await transport_response.text(errors="replace")
-        try:
-            document: object = json.loads(without_deep_values(text, _DEPTH))
-        except ValueError:
-            return {}
+        document = _parse(text) if len(text) < _SHORT else await asyncio.to_thread(_parse, text)
         return cast("dict[Any, Any]", document) if isinstance(document, dict) else {}
 
     async def create_matrix_response(
@@ -255,6 +262,21 @@ class _Olm(Olm):
         except Exception as e:  # noqa: BLE001 - a malformed event must not end the connection
             _log.warning("matrix_device_message_unreadable", extra={"reason": type(e).__name__})
             return None
+
+
+def _parse(text: str) -> object:
+    """Parse the JSON of a response; None if it is not valid."""
+    sparse = without_dense_values(text, _EVENT_LISTS, limit=_VALUES, length=_VALUE_LENGTH)
+    bounded = without_deep_values(sparse, _DEPTH)
+    try:
+        return json.loads(bounded, parse_int=_parse_integer)
+    except ValueError:
+        return None
+
+
+def _parse_integer(digits: str) -> int | None:
+    """Return an integer, or None for one that Python refuses to parse because it is too long."""
+    return int(digits) if len(digits) <= _DIGITS else None
 
 
 @contextmanager

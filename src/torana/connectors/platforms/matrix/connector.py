@@ -39,7 +39,8 @@ from torana.connectors.base import (
     Sender,
 )
 from torana.connectors.platforms.matrix.client import Homeserver, quoted
-from torana.connectors.transport.concurrency import Hear, concurrently
+from torana.connectors.platforms.matrix.position import PolledMessages, SyncPosition
+from torana.connectors.transport.concurrency import concurrently
 from torana.connectors.transport.markup import html
 from torana.connectors.transport.timestamps import time_of
 
@@ -52,7 +53,6 @@ _MOST_EVENTS, _OLDEST = 500, 24 * 60 * 60
 #: Maximum number of messages that wait for keys (and of invitations), and how long they wait, in seconds.
 _MOST_WAITING, _KEY_PATIENCE = 200, 300
 
-_SINCE = "torana.since"
 _NOTHING: dict[str, Any] = {"types": []}
 _FILTER: dict[str, Any] = {"presence": _NOTHING, "account_data": _NOTHING} | {
     "room": {"timeline": {"limit": 10}, "ephemeral": _NOTHING, "account_data": _NOTHING}
@@ -176,44 +176,41 @@ class Matrix(Connector[MatrixSettings]):
         direct = await home.call("GET", _account_data(home.user_id, "m.direct"))
         lists = [cast("list[object]", rooms) for rooms in direct.values() if isinstance(rooms, list)]
         self._direct = {_text(room) for rooms in lists for room in rooms}
-        since = _text((await home.call("GET", _account_data(self._home.user_id, _SINCE))).get("token"))
+        position = SyncPosition(home)
+        since = await position.load()
         response = await home.poll(_FILTER, since)
         await home.exchange_keys()
         sink.ready()
         if not since:  # messages before the first run are not for the agent
             response.rooms.join.clear()
-            await self._store_token(response.next_batch)
-        while True:
-            await self._take(response, since, sink)
-            since = response.next_batch
-            response = await home.poll(_FILTER, since, wait=_POLL)
-            sink.alive()
-            await home.exchange_keys()
+            await position.store(response.next_batch)
+        async with concurrently(sink) as hear:  # a slow message delays only its own chat
+            while True:
+                async with position.poll(hear) as messages:
+                    await self._take(response, since, sink, messages)
+                since = response.next_batch
+                response = await home.poll(_FILTER, since, wait=_POLL)
+                sink.alive()
+                await home.exchange_keys()
 
-    async def _take(self, response: nio.SyncResponse, since: str, sink: MessageSink) -> None:
-        """Process the events of a poll, and then store its token."""
+    async def _take(
+        self, response: nio.SyncResponse, since: str, sink: MessageSink, messages: PolledMessages
+    ) -> None:
+        """Begin to process the events of a poll."""
         home = self._home
         self._accept_invitations(response.rooms.invite)
         for room_id in response.rooms.leave:
             home.rooms.pop(room_id, None)
         others = False
-        async with concurrently(sink) as hear:
-            for room_id, info in response.rooms.join.items():
-                events = await self._events(room_id, info, since, sink)
-                for event in events:
-                    await self._hear(home.rooms[room_id], event, hear)
-                await _leave_if_alone(home, home.rooms[room_id], events)
-                others = others or any(event.sender != home.user_id for event in events)
-            await self._retry_decryption(hear, keys=bool(response.to_device_events))
+        for room_id, info in response.rooms.join.items():
+            events = await self._events(room_id, info, since, sink)
+            for event in events:
+                await self._hear(home.rooms[room_id], event, messages)
+            await _leave_if_alone(home, home.rooms[room_id], events)
+            others = others or any(event.sender != home.user_id for event in events)
+        await self._retry_decryption(messages, keys=bool(response.to_device_events))
         if others and not self._unread:
-            await self._store_token(response.next_batch)
-
-    async def _store_token(self, since: str) -> None:
-        """Store the token on the homeserver; on failure, events are repeated with the same ids."""
-        try:
-            await self._home.call("PUT", _account_data(self._home.user_id, _SINCE), {"token": since})
-        except (PermanentError, RetryLater, OutcomeUnknown) as e:
-            _log.warning("matrix_sync_token_not_stored", extra={"reason": str(e)})
+            messages.keep(response.next_batch)
 
     async def _events(
         self, room_id: str, info: nio.RoomInfo, since: str, sink: MessageSink
@@ -278,7 +275,7 @@ class Matrix(Connector[MatrixSettings]):
             room.summary = nio.RoomSummary(kinds.count("invite"), kinds.count("join"), [])
         return room.room_id in self._direct or room.member_count == 2
 
-    async def _hear(self, room: nio.MatrixRoom, event: nio.Event, hear: Hear) -> None:
+    async def _hear(self, room: nio.MatrixRoom, event: nio.Event, messages: PolledMessages) -> None:
         if event.sender == self._home.user_id:
             return
         if room.encrypted and self._home.olm is None:
@@ -292,9 +289,9 @@ class Matrix(Connector[MatrixSettings]):
             if len(self._unread) < _MOST_WAITING:
                 self._unread[event.event_id] = (event, time.monotonic() + _KEY_PATIENCE)
         elif isinstance(event, nio.RoomMessage) and (heard := await self._parse_event(room, event)):
-            await hear(heard)
+            await messages.hear(heard)
 
-    async def _retry_decryption(self, hear: Hear, *, keys: bool) -> None:
+    async def _retry_decryption(self, messages: PolledMessages, *, keys: bool) -> None:
         """Process messages whose keys have arrived, and drop messages that have waited too long."""
         for event_id, (event, until) in list(self._unread.items()):
             room = self._home.rooms.get(event.room_id)
@@ -305,7 +302,7 @@ class Matrix(Connector[MatrixSettings]):
                     readable = cast("nio.Event", self._home.decrypt_event(event))
                 except nio.EncryptionError:
                     continue
-                await self._hear(room, readable, hear)
+                await self._hear(room, readable, messages)
             else:
                 continue
             del self._unread[event_id]
