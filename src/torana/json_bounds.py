@@ -79,8 +79,8 @@ def without_dense_values(text: str, lists: frozenset[str], *, limit: int, length
     """Return a JSON text in which ``null`` replaces dense values inside the items of some lists.
 
     A value is dense if it contains more than ``limit`` values that have fewer than ``length`` characters on
-    average. ``lists`` are the names of the fields with the lists. An item itself is never replaced. Takes linear
-    time, also for a text that is not JSON.
+    average. ``lists`` are the names of the fields with the lists. An item itself is never replaced. Takes
+    linear time, also for a text that is not JSON.
     """
     if sum(map(text.count, ",[{")) * length <= len(text):
         return text

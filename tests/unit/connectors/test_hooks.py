@@ -98,6 +98,33 @@ async def test_call_over_size_limit_is_413(client: httpx2.AsyncClient, answers: 
     assert answers.calls == []
 
 
+async def test_other_work_runs_between_the_checks_of_many_calls() -> None:
+    passes, at = 0, list[int]()
+
+    async def answer(_account: str, _request: HookRequest) -> HookResponse:
+        at.append(passes)
+        return HookResponse()
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(_message: object) -> None: ...
+
+    async def work() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    listener = HooksListener(host="127.0.0.1", port=0, answer=answer)
+    scope = {"path": "/hooks/home", "method": "POST", "headers": [], "query_string": b""}
+    working = asyncio.create_task(work())
+    await asyncio.gather(*(listener(scope, receive, send) for _ in range(50)))
+    working.cancel()
+
+    assert len(set(at)) == 50
+
+
 async def test_exception_in_handler_is_503(client: httpx2.AsyncClient, answers: Answers) -> None:
     answers.response = OSError("the store cannot be written")
 

@@ -245,7 +245,9 @@ async def test_delivery_dropped_while_it_waits_is_never_sent(
 
 
 async def test_text_of_many_parts_is_stored_in_few_rows(sending: Callable[[Chat], Sending]) -> None:
-    lines = Capabilities(length=100, repeat="blind", pace=1_000_000, measure=lambda text: 40 * len(text.split()))
+    lines = Capabilities(
+        length=100, repeat="blind", pace=1_000_000, measure=lambda text: 40 * len(text.split())
+    )
     chat = Chat(lines)
     chat.faults = [RetryLater("slow down", seconds=30)]
     home = sending(chat)

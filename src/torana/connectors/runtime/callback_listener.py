@@ -40,6 +40,7 @@ class HooksListener:
         self._host = host
         self._port = port
         self._answer = answer
+        self._turnstile = asyncio.Lock()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -90,7 +91,11 @@ class HooksListener:
                 body = await _body(receive)
                 if body is None:
                     return HookResponse(status=413)
-                return await self._answer(unquote(account), _request(scope, body))
+                request = _request(scope, body)
+                # A signature of a large body takes milliseconds: other work runs between two of them.
+                async with self._turnstile:
+                    await asyncio.sleep(0)
+                return await self._answer(unquote(account), request)
         except (TimeoutError, _ClientDisconnectedError):
             return HookResponse(status=503)
         except Exception as error:  # noqa: BLE001 - the platform must call again
