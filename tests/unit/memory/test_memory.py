@@ -474,7 +474,7 @@ async def test_queries_are_split_one_at_a_time_outside_of_the_event_loop(
     await remember("I like tea")
 
     await asyncio.gather(*(recall_texts(memory, "\ufdfa" * 20_000) for _ in range(4)))
-    await memory.resembling("ana", "te")
+    await memory.resembling("ana", "coffee")
 
     assert most.pop("once") == 1
     assert most.total() == 5
