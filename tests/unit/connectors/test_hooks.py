@@ -117,7 +117,7 @@ async def test_other_work_runs_between_the_checks_of_many_calls() -> None:
             await asyncio.sleep(0)
 
     listener = HooksListener(host="127.0.0.1", port=0, answer=answer)
-    scope = {"path": "/hooks/home", "method": "POST", "headers": [], "query_string": b""}
+    scope: dict[str, object] = {"path": "/hooks/home", "method": "POST", "headers": [], "query_string": b""}
     working = asyncio.create_task(work())
     await asyncio.gather(*(listener(scope, receive, send) for _ in range(50)))
     working.cancel()
