@@ -92,6 +92,12 @@ class GatewayProcess:
         processes = [self.process, *self.process.children(recursive=True)]
         return sum(sum(one.cpu_times()[:2]) for one in processes)
 
+    def terminate(self) -> None:
+        """Stop the process in order, and wait for its end."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
     def stop(self) -> None:
         """Kill the process and its descendants. Idempotent."""
         if self._process is None or self._process.poll() is not None:

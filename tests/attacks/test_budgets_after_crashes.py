@@ -1,4 +1,4 @@
-"""A token limit holds although a process is killed again and again while it waits for the model."""
+"""A token limit holds although a process ends again and again while it waits for the model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 import httpx2
+import pytest
 from tests.attacks.conftest import GatewayProcess
 from tests.waiting import eventually
 
@@ -18,8 +19,11 @@ _LIMIT = 100_000
 _CRASHES = 5
 
 
+@pytest.mark.parametrize("end", [GatewayProcess.stop, GatewayProcess.terminate])
 def test_interrupted_calls_are_charged(
-    new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
+    new_gateway: Callable[..., GatewayProcess],
+    new_model: Callable[..., OpenAIStandIn],
+    end: Callable[[GatewayProcess], None],
 ) -> None:
     costs: list[int] = []
     over = threading.Event()
@@ -34,6 +38,7 @@ def test_interrupted_calls_are_charged(
         model_api_key="none",
         model_base_url=new_model(reply=reply).url,
         limits_per_user=json.dumps([f"{_LIMIT} tokens/day"]),
+        drain="0",
     )
     gateway.start()
     with gateway.client() as client:
@@ -43,7 +48,7 @@ def test_interrupted_calls_are_charged(
             eventually(partial(_is_called_or_failed, client, turn, costs, calls))
             if len(costs) < calls:
                 break
-            gateway.stop()
+            end(gateway)
             gateway.start()
         eventually(lambda: _failure(client, turn) is not None)
         over.set()

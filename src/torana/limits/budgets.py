@@ -193,14 +193,15 @@ class Budgets:
         usage.settle(connection, turn, spent=Usage(), at=at, before=held)
         return self._claim(connection, turn, request, held.used, at, requests=requests)
 
-    def charge_interrupted(self, connection: Connection) -> list[BudgetWarning]:
-        """At the start, charge the reserved amounts of requests that the end of a process interrupted.
+    def charge_interrupted(self, connection: Connection, *, own: bool = False) -> list[BudgetWarning]:
+        """Charge the reserved amounts of requests that the end of a process interrupted.
 
-        The provider may charge for them, and their usage is unknown.
+        The provider may charge for them, and their usage is unknown. With ``own`` these are the requests of
+        this process, whose turns have been stopped.
         """
         at = self._now()
         warned: list[BudgetWarning] = []
-        for turn in list_requesting(connection):
+        for turn in list_requesting(connection, own=own):
             held = usage.held_by(connection, turn.id)
             output = min(held.tokens, self._estimate.output)
             spent = Usage(

@@ -73,7 +73,10 @@ class Prices:
         return math.ceil(max(prices, default=0.0) * MICRO)
 
     def usage(self, responses: Sequence[ModelResponse]) -> Usage:
-        """Return the usage and cost of responses; the cost is 0 for a model without a known price."""
+        """Return the usage and cost of responses; the cost is 0 for a model without a known price.
+
+        A response under a name that fits none of several models costs as much as the most expensive of them.
+        """
         shares = [(_cause(response), self._usage_of(response)) for response in responses]
         return Usage(
             input_tokens=sum(used.input_tokens for _, used in shares),
@@ -105,7 +108,9 @@ class Prices:
             except (ValueError, AssertionError):  # usage that cannot be priced, or no name
                 pass
         tokens = response.usage.input_tokens, response.usage.output_tokens
-        return (self._of_model(model, *tokens) if model else None) or 0.0
+        if model is None:  # any of the configured models may have answered
+            return self.most(*tokens) / MICRO
+        return self._of_model(model, *tokens) or 0.0
 
     def configured_name(self, model_name: str) -> str | None:
         """Return the configured name of the model that answered: providers add a date or use another name."""

@@ -23,7 +23,7 @@ from torana.store.engine.database import Connection, Database, T
 from torana.store.rows import idempotency_keys
 from torana.store.rows import turns as rows
 from torana.store.rows.audit import Act, auditable_act, with_record
-from torana.store.rows.shared_turns import list_unfinished, requeue
+from torana.store.rows.shared_turns import list_unfinished
 from torana.store.rows.turns import Accepted, NewTurn
 from torana.turns import outcomes
 from torana.turns.approval_replies import read_answer
@@ -121,7 +121,7 @@ class Turns:
         await self.replicas.stop()
         await self.live.sharing.stop()
         with suppress(StoreUnavailable):
-            await self._database.run(requeue)
+            await self._recovery.leave()
 
     @property
     def draining(self) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
 from torana.errors import CrashedRepeatedly, Expired
 from torana.limits.budgets import Budgets
+from torana.limits.limit_usage import BudgetWarning
 from torana.messages import Turn
-from torana.store.engine.database import Database
+from torana.store.engine.database import Connection, Database
 from torana.store.rows import shared_turns
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending
@@ -73,6 +74,19 @@ class Recovery:
     def stop(self) -> None:
         if self._isolating is not None:
             self._isolating.cancel()
+
+    async def leave(self) -> None:
+        """Queue the stopped turns of this process for the next one, and charge their interrupted requests.
+
+        Raises ``StoreUnavailable``; the next start then recovers the turns as after a crash.
+        """
+
+        def work(connection: Connection) -> Sequence[BudgetWarning]:
+            warned = self._budgets.charge_interrupted(connection, own=True)
+            shared_turns.requeue(connection)
+            return warned
+
+        self._budgets.log_warnings(await self._database.run(work))
 
     async def _ended_as_lost(self, turn: Turn) -> bool:
         """Fail a turn that waited too long or crashed too many processes; return whether it failed."""

@@ -15,7 +15,7 @@ from torana.errors import StoreUnavailable, TakenOver
 from torana.store.engine.database import Announcement, Connection, Database
 from torana.store.engine.postgres import replicas
 from torana.store.engine.postgres.announcements import announce_idle_sessions
-from torana.store.rows.shared_turns import Changes, Signs, read_changes, read_signs, requeue
+from torana.store.rows.shared_turns import Changes, Signs, read_changes, read_signs
 from torana.turns.approvals import Approvals
 from torana.turns.events.activity_sharing import ActivitySharing
 from torana.turns.recovery import Recovery
@@ -98,7 +98,7 @@ class ReplicaWatch:
     async def hand_over(self, seconds: float) -> None:
         """Have other replicas continue the turns, and wait for those that callers wait for."""
         with suppress(StoreUnavailable):
-            await self._database.run(requeue)
+            await self._recovery.leave()
             await self._database.read(announce_idle_sessions)
             await self._runner.live.wait_for_other_replicas(seconds)
 

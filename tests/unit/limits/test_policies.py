@@ -91,7 +91,8 @@ OWN = (1 * 1_000 + 2 * 100) / 1e6
         (["openai-chat:mine"], "whatever-it-says", None, OWN),
         (["openai:gpt-4o-mini", "openai-chat:mine"], "mine-0.1", None, OWN),
         (["openai:gpt-4o-mini", "openai-chat:mine"], "gpt-4o-mini", "openai", KNOWN),
-        (["openai:gpt-4o-mini", "openai-chat:mine"], "neither", None, 0),
+        # If any of several models may have answered, the most expensive one determines the cost.
+        (["openai:gpt-4o-mini", "openai-chat:mine"], "neither", None, OWN),
         (["openai:gpt-4o-mini", "builtin"], "builtin", "torana", 0),
         (["builtin"], "gpt-4o-mini", "openai", 0),
         (["openai-chat:unknown"], "unknown", None, 0),
@@ -106,6 +107,14 @@ def test_response_is_priced_by_its_model(
 
     assert told.cost_usd == pytest.approx(2 * cost)
     assert (told.input_tokens, told.output_tokens) == (2_000, 200)
+
+
+@pytest.mark.parametrize("answered", ["", "gpt-of-a-reseller", "fallback:mine,other"])
+def test_unknown_name_costs_as_much_as_the_most_expensive_model(answered: str) -> None:
+    own = [parse_price("openai-chat:mine 1 2"), parse_price("openai-chat:other 0.1 0.2")]
+    prices = Prices(models=["openai-chat:other", "openai-chat:mine"], own=own)
+
+    assert prices.usage([response(answered, "openai")]).cost_usd == pytest.approx(OWN)
 
 
 def test_configured_price_overrides_the_known_one() -> None:

@@ -26,7 +26,7 @@ from torana.memory import Memory
 from torana.messages import Inbound, Turn, TurnState, Usage
 from torana.sessions import history
 from torana.store.engine.database import Connection, Database
-from torana.store.rows import transcript
+from torana.store.rows import transcript, usage
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending
 from torana.testing import ScriptedModel
@@ -413,6 +413,39 @@ async def test_retry_after_timeout_is_charged_for_both_calls(
     spent = await level(database)
     assert spent.today.input_tokens == ended.usage.input_tokens
     assert spent.limits[0].used == ended.usage.input_tokens + ended.usage.output_tokens
+
+
+async def test_call_that_an_orderly_stop_interrupts_is_charged(
+    open_agent: Make,
+    open_turns: Make,
+    budgets: Make,
+    message: Message,
+    database: Database,
+    level: Make,
+    measured: FixedTokens,
+) -> None:
+    model = ScriptedModel([asyncio.Event()], "Done.")
+    agent = open_agent(model, fixed_tokens=measured)
+    before = open_turns(agent=agent, budgets=budgets("100000 tokens/day"))
+    turn = await before.accept(message(user="ana"))
+    async with asyncio.timeout(20):
+        while not model.requests:
+            await database.run(lambda connection: connection.closed)
+    reserved = (await database.run(partial(usage.held_by, turn_id=turn.id))).tokens
+    await before.stop(grace=0)
+
+    spent = (await level(database)).today
+    assert spent.input_tokens + spent.output_tokens == reserved > 0
+    after = open_turns(agent=agent, budgets=budgets("100000 tokens/day"))
+    await after.start()
+    ended = await after.reader.wait_for_end(turn)
+    assert ended.reply == "Done."
+    [last] = await database.run(partial(responses, turn=ended))
+    spent = (await level(database)).today
+    assert (
+        spent.input_tokens + spent.output_tokens
+        == reserved + last.usage.input_tokens + last.usage.output_tokens
+    )
 
 
 def responses(connection: Connection, turn: Turn) -> list[ModelResponse]:

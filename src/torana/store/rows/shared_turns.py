@@ -112,9 +112,13 @@ def list_interrupted(connection: Connection) -> list[Turn]:
     return [replace(turn_of(row), state="queued") for row in connection.execute(_INTERRUPTED).mappings()]
 
 
-def list_requesting(connection: Connection) -> list[Turn]:
-    """Return the turns that a crash left active with a model request that was sent and is not settled."""
-    return [turn_of(row) for row in connection.execute(_REQUESTING).mappings()]
+def list_requesting(connection: Connection, *, own: bool = False) -> list[Turn]:
+    """Return the turns that a crash left active with a model request that was sent and is not settled.
+
+    With ``own`` these are the turns of this process.
+    """
+    whose = IsOwn(turns.c.replica) if own else _is_left
+    return [turn_of(row) for row in connection.execute(_REQUESTING.where(whose)).mappings()]
 
 
 def recover(connection: Connection) -> list[Turn]:
@@ -162,7 +166,7 @@ _IS_LEFT = sa.select(turns.c.id).where(
 )
 _ACTIVE_IN = sa.select(turns.c.id).where(turns.c.session_id == sa.bindparam("session_id"), active)
 _INTERRUPTED = sa.select(turns).where(active, _is_left, _is_stopped)
-_REQUESTING = sa.select(turns).where(active, _is_left, turns.c.open_requests > 0)
+_REQUESTING = sa.select(turns).where(active, turns.c.open_requests > 0)
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
 _own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
 _cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)
