@@ -130,6 +130,12 @@ class Principal:
         """Return the owner whose rows the principal may read: its own, or ``EVERYONE``."""
         return EVERYONE if "admin" in self.scopes else self.owner
 
+    def may_have_sent(self, turn: Turn) -> bool:
+        """Return whether the turn's message came from this principal's user or, without a user, its token."""
+        if self.owner != turn.owner:
+            return False
+        return self.user is not None or self.token == turn.token
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:

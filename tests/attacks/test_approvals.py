@@ -50,9 +50,9 @@ def gateway_over(new_gateway: Make, new_model: Make, *calls: Call) -> Generator[
         yield gateway, client
 
 
-def send(client: httpx2.Client, content: str = "pay") -> str:
+def send(client: httpx2.Client, content: str = "pay", *, channel: str = "desk") -> str:
     """Send a message without waiting, and return the id of its turn."""
-    message = {"content": content, "channelId": "desk", "userId": "ana"}
+    message = {"content": content, "channelId": channel, "userId": "ana"}
     return client.post("/message", json=message, headers={"Prefer": "respond-async"}).json()["id"]
 
 
@@ -169,3 +169,43 @@ def test_yes_does_not_answer_a_question_that_was_sent_to_no_client(new_gateway: 
         assert "6*7" in told
         assert client.get(f"/v1/approvals/{unseen['id']}").json()["state"] == "open"
         assert "42" in client.post("/message", json={"content": "ok"} | DESK).json()["reply"]
+
+
+def test_yes_does_not_answer_a_question_that_only_the_operator_has_watched(
+    start_asking_gateway: Callable[..., GatewayProcess],
+) -> None:
+    """The user's program shows no questions. The operator's page follows the turn while the user writes ok."""
+    operator = "operators-own-token-1234"
+    gateway = start_asking_gateway(CallsInTurn(call("6*7")), operator)
+    (ana,) = gateway.create_tokens("ana", operator=operator)
+    with gateway.client(token=ana) as client, gateway.client(token=operator) as watching:
+        later = {"Prefer": "respond-async"}
+        said = {"content": "pay", "channelId": "desk"}
+        turn = client.post("/message", json=said, headers=later).json()["id"]
+        with watching.stream("GET", f"/v1/turns/{turn}/events") as events:
+            assert any(line == "event: approval.required" for line in events.iter_lines())
+            watching.get("/v1/status").raise_for_status()
+
+            told = client.post("/message", json=said | {"content": "ok"}).json()["reply"]
+
+        assert "6*7" in told
+        (unseen,) = client.get("/v1/approvals").json()["items"]
+        assert unseen["state"] == "open"
+        with client.stream("GET", f"/v1/turns/{turn}/events") as events:
+            assert any(line == "event: approval.required" for line in events.iter_lines())
+
+
+def test_command_lists_the_calls_of_all_pages(start_asking_gateway: Callable[..., GatewayProcess]) -> None:
+    """A page ends after long arguments, so that a few calls can push the others off the first page."""
+    token = "operators-own-token-1234"
+    gateway = start_asking_gateway(CallsInTurn(call("1+" * 60_000 + "1")), token)
+    with gateway.client(token=token) as client:
+        turns = {send(client, channel=f"channel-{number}") for number in range(5)}
+        for turn in turns:
+            eventually(lambda turn=turn: client.get(f"/v1/turns/{turn}").json()["approvals"])
+        assert len(client.get("/v1/approvals").json()["items"]) < len(turns)
+
+        listed = json.loads(gateway.run_command("approvals", "list", "--json").stdout)
+
+    assert {item["turnId"] for item in listed["items"]} == turns
+    assert listed["next"] is None

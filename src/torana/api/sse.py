@@ -45,9 +45,14 @@ class EventStream(StreamingResponse):
         headers: Mapping[str, str] | None = None,
         after: str | None = None,
         cancel_on_disconnect: bool = False,
+        to_sender: bool,
         slot: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
-        """``slot`` returns a slot for a long response. The stream holds it while it sends a long event."""
+        """``slot`` returns a slot for a long response. The stream holds it while it sends a long event.
+
+        ``to_sender`` is true if the client may have sent the turn's message: its stream shows questions to the
+        person who answers them.
+        """
         self._turns = turns
         self._turn = replace(turn, reply=None)  # a slow client must not keep a long reply in memory
         self._has_long_reply = len(turn.reply or "") > LONG
@@ -55,6 +60,7 @@ class EventStream(StreamingResponse):
         self._request_id = request_id
         self._keep_alive = keep_alive
         self._cancel_on_disconnect = cancel_on_disconnect
+        self._to_sender = to_sender
         self._over = False
         self._frames = self._play(after)
         super().__init__(
@@ -104,7 +110,7 @@ class EventStream(StreamingResponse):
                         for piece in _pieces(_frame(event, data)):
                             yield piece
                 del data  # the error that ends the events would keep it until the next garbage collection
-                if event.type == "approval.required":  # the client can approve it now
+                if self._to_sender and event.type == "approval.required":  # the sender can approve it now
                     await self._turns.approvals.note_streamed(event.data["id"])
         except (StopAsyncIteration, GatewayError):  # an error after the start ends the stream
             self._over = True

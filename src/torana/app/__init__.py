@@ -145,7 +145,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
     settings = loaded.settings
     with loaded.annotate_errors():
         core = build_core(loaded, model)
-    rates = rates_of(settings, core.redis)
+    rates = rates_of(settings, core.redis, database=core.database.identity)
     pairing = Pairing(database=core.database, clock=utc_now)
     connectors = _connectors(loaded, core, rates, pairing)
     metrics = _metrics(core, connectors)

@@ -27,8 +27,11 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def rates_of(settings: Settings, redis: RedisServer | None) -> MessageRates:
-    """Return the limits of messages per minute, which replicas share over Redis."""
+def rates_of(settings: Settings, redis: RedisServer | None, *, database: str) -> MessageRates:
+    """Return the limits of messages per minute, which the replicas of a database share over Redis.
+
+    ``database`` is its identity: several deployments may use one Redis server.
+    """
     per_token = [
         limit.quota for limit in _parse_limits(settings.limits_per_token) if limit.label == _PER_MINUTE
     ]
@@ -36,7 +39,7 @@ def rates_of(settings: Settings, redis: RedisServer | None) -> MessageRates:
         per_user=settings.rate_per_user,
         per_token=per_token[0] if per_token else 0,
         overall=settings.rate_global,
-        windows=SharedWindows(server=redis, cluster=settings.cluster or "") if redis else None,
+        windows=SharedWindows(server=redis, database=database) if redis else None,
     )
 
 

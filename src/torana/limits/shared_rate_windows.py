@@ -61,11 +61,14 @@ class SharedWindows(RateWindows):
     """
 
     def __init__(
-        self, *, server: RedisServer, cluster: str, monotonic: Callable[[], float] = time.monotonic
+        self, *, server: RedisServer, database: str, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """``cluster`` separates the replicas that share these windows from others at the same server."""
+        """``database`` is the identity of the database whose replicas share these windows.
+
+        The replicas of other databases may use the same Redis server.
+        """
         self._server = server
-        self._cluster = cluster
+        self._database = database
         self._monotonic = monotonic
         self._local = LocalWindows(monotonic)
         self._retry_at = monotonic()
@@ -108,5 +111,5 @@ class SharedWindows(RateWindows):
 
     def _key(self, policy: Policy) -> str:
         """Return the key of a window. Its digest bounds the length, and hides the user."""
-        window = "\0".join((self._cluster, policy.name, policy.key))
+        window = "\0".join((self._database, policy.name, policy.key))
         return f"torana:rate:{sha256(window.encode('utf-8', 'surrogatepass')).hexdigest()}"

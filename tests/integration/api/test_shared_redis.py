@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.postgres import PostgresServer
 from tests.redis_server import RedisProcess
 
 from torana.app import App
@@ -74,6 +75,25 @@ async def test_receipt_of_an_erasure_names_the_copies_of_redis(start_replica: St
     receipt = (await client.delete("/v1/users/ana")).json()
 
     assert any("Redis" in line for line in receipt["outOfReach"])
+
+
+async def test_deployments_at_one_redis_server_count_messages_separately(
+    start_replica: StartReplica,
+    start: Start,
+    postgres_server: PostgresServer,
+    redis: RedisProcess,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+):
+    url = postgres_server.create("other_deployment")
+    request.addfinalizer(lambda: postgres_server.execute("DROP DATABASE other_deployment WITH (FORCE)"))
+    _, first = await start_replica("a", rate_global=1)
+    places = {"data_dir": tmp_path / "b", "database_url": url, "redis_url": redis.url}
+    _, second = await start(None, replicas=True, rate_global=1, **places)
+
+    answers = [await client.post("/message", json={"content": "hi"}) for client in (first, second, first)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
 
 
 async def test_redis_without_replicas_is_refused(start: Start, redis: RedisProcess):

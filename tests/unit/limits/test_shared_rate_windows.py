@@ -26,9 +26,9 @@ async def open_rates(redis: RedisProcess) -> AsyncGenerator[Open]:
     """``open_rates(per_user=1)`` returns the limits of a replica."""
     servers: list[RedisServer] = []
 
-    def begin(*, per_user: int = 0, overall: int = 0, cluster: str = "") -> MessageRates:
+    def begin(*, per_user: int = 0, overall: int = 0, database: str = "") -> MessageRates:
         servers.append(RedisServer(redis.url))
-        windows = SharedWindows(server=servers[-1], cluster=cluster)
+        windows = SharedWindows(server=servers[-1], database=database)
         return MessageRates(per_user=per_user, overall=overall, windows=windows)
 
     yield begin
@@ -101,8 +101,8 @@ async def test_limit_of_senders_is_shared_and_counts_separately(open_rates: Open
     assert await accepted(second.of_senders("other", 2), times=3) == 2
 
 
-async def test_clusters_at_one_server_count_separately(open_rates: Open) -> None:
-    first, second = open_rates(per_user=1, cluster="one"), open_rates(per_user=1, cluster="two")
+async def test_databases_at_one_server_count_separately(open_rates: Open) -> None:
+    first, second = open_rates(per_user=1, database="one"), open_rates(per_user=1, database="two")
 
     assert await accepted(first) == await accepted(second) == 1
 

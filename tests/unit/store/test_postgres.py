@@ -241,6 +241,17 @@ async def test_only_a_replica_shares_the_database(
         await asyncio.to_thread(lambda: PostgresDatabase(url=PostgresUrl(postgres_url), purpose="command"))
 
 
+def test_replicas_of_one_database_have_an_identity_of_their_own(create: Callable[[str], str]) -> None:
+    urls = [create("one"), create("other")]
+
+    opened = [PostgresDatabase(url=PostgresUrl(url), replicated=True) for url in (*urls, urls[0])]
+    first, other, again = (database.identity for database in opened)
+    for database in opened:
+        database.close()
+
+    assert first == again != other
+
+
 @pytest.mark.parametrize(("cluster", "named"), [("test", "'test'"), (None, "without a name")])
 def test_gateway_of_another_cluster_is_refused(
     create: Callable[[str], str], tmp_path: Path, cluster: str | None, named: str

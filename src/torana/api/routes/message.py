@@ -49,6 +49,7 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
             keep_alive=services.keep_alive,
             headers=response_headers,
             cancel_on_disconnect=preferences.cancel_on_disconnect,
+            to_sender=request.state.principal.may_have_sent(turn),
             slot=partial(response_slot, request),
         )
     return await _plain(request, services, turn, preferences, response_headers)

@@ -150,12 +150,14 @@ async def turn_events(
     services = services_of(request)
     principal = current_principal(request)
     async with services.stream_starts.slot(principal.sharer):
+        found = await services.turns.reader.get(principal.view, turn_id)
         return EventStream(
             services.turns,
-            await services.turns.reader.get(principal.view, turn_id),
+            found,
             request_id=request.state.request_id,
             keep_alive=services.keep_alive,
             after=last_event_id or after or None,
+            to_sender=principal.may_have_sent(found),
             slot=partial(response_slot, request),
         )
 

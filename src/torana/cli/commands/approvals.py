@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -37,15 +38,15 @@ _PREFIX = "apr_"
 def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
     """List the tool calls that wait for approval, the newest first."""
     gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    document: dict[str, Any] = gateway.ask("GET", "/v1/approvals?limit=200", read=dict)
+    items = list(_open_approvals(gateway))
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(json.dumps({"items": items, "next": None}, indent=2))
         return
-    if not document["items"]:
+    if not items:
         typer.echo("No tool call waits for approval.")
         return
     heads = ("approval", "tool", "until (UTC)", "turn", "call", "arguments")
-    print_rows(heads, map(_row, document["items"]), texts=("arguments",))
+    print_rows(heads, map(_row, items), texts=("arguments",))
 
 
 @app.command()
@@ -93,6 +94,18 @@ def deny(
     item = _open_approval(gateway, approval, call_id)
     _show(item, as_json=as_json)
     _decide(gateway, item, body, as_json=as_json)
+
+
+def _open_approvals(gateway: RunningGateway) -> Iterator[dict[str, Any]]:
+    """Yield all open approvals, the newest first. The gateway returns them in pages."""
+    after = ""
+    while True:
+        query = urlencode({"limit": 200, "after": after})
+        page: dict[str, Any] = gateway.ask("GET", f"/v1/approvals?{query}", read=dict)
+        yield from page["items"]
+        if page["next"] is None:
+            return
+        after = page["next"]
 
 
 def _open_approval(gateway: RunningGateway, name: str, call_id: str | None) -> dict[str, Any]:

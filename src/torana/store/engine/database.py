@@ -122,6 +122,8 @@ class Database(ABC):
     out_of_reach: Sequence[str] = ()
     #: The id of this process if other replicas may use the database at the same time.
     replica: str | None = None
+    #: A text that differs from that of any other database with replicas; empty without replicas.
+    identity: str = ""
     #: Whether erasures have rows, so that other processes can carry them out on their own files.
     records_erasures: bool = False
     #: Yields the announcements of other replicas, and raises ``StoreUnavailable``; None if there are no others.

@@ -36,8 +36,8 @@ class Approval:
 
     ``said`` is the length of the turn's reply before the question. ``delivery`` is the number of the delivery
     with the question in a chat, if there is one. ``replied_at`` is the time of the last HTTP response that
-    contained the question, ``streamed`` whether an event stream has sent it, and ``decided_in`` the turn of the
-    yes or no that decided it.
+    contained the question, ``streamed`` whether an event stream has sent it to the turn's sender, and
+    ``decided_in`` the turn of the yes or no that decided it.
     """
 
     id: str
@@ -234,7 +234,7 @@ def note_reply(connection: Connection, approval: Approval, at: datetime) -> None
 
 
 def note_streamed(connection: Connection, approval_id: str) -> None:
-    """Store that an event stream has sent an open approval."""
+    """Store that an event stream has sent an open approval to the turn's sender."""
     connection.execute(_NOTE_STREAMED, {"key": approval_id})
 
 

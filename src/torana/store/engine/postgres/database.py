@@ -18,7 +18,7 @@ from torana.store.engine.database import Database, QueuedJob, do_nothing, run_jo
 from torana.store.engine.postgres.announcements import follow_announcements
 from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.replicas import renew
-from torana.store.engine.postgres.schema import Prepare, prepare
+from torana.store.engine.postgres.schema import Prepare, prepare, read_identity
 from torana.store.engine.postgres.writer import UnknownCommit, Writer, may_succeed
 from torana.store.engine.tables import memory_words, message_words, metadata
 
@@ -87,6 +87,8 @@ class PostgresDatabase(Database):
         if replicated:
             self.replica = self._writer.replica
             self.announcements = partial(follow_announcements, url, self.replica)
+            with self._writer.look() as connection:
+                self.identity = read_identity(connection)
         self._uncertain: _Uncertain | None = None
         self._thread.start()
 

@@ -97,6 +97,20 @@ def check_cluster(connection: Connection, target: str, cluster: str | None) -> s
     return None if stored is None else str(stored)
 
 
+def read_identity(connection: Connection) -> str:
+    """Return a text that differs from that of any other database; a standby server that takes over keeps it.
+
+    Databases of two servers may have the same text if the user may not read the server's identifier.
+    """
+    number = connection.exec_driver_sql("SELECT oid FROM pg_database WHERE datname = current_database()")
+    may_read = connection.exec_driver_sql("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")
+    server = ""
+    if may_read.scalar_one():
+        control = connection.exec_driver_sql("SELECT system_identifier FROM pg_control_system()")
+        server = str(control.scalar_one())
+    return f"{server}/{number.scalar_one()}"
+
+
 def check_upgrade(connection: Connection, target: str) -> None:
     """Raise ``DatabaseBusy`` if running replicas of an older version cannot work with upgraded tables."""
     current = revision(connection, target)
