@@ -167,7 +167,7 @@ class Approvals:
         return await self._hide_private(await self._decide_on(found[0], choice, act))
 
     async def note_streamed(self, approval_id: str) -> None:
-        """Store that an event stream has sent an approval to the turn's sender, whose message can now answer it.
+        """Store that an event stream has sent an approval to the turn's sender, who can now answer it.
 
         While the database is unavailable, an answer does not count, and its reply repeats the question.
         """
