@@ -57,7 +57,8 @@ class SharedWindows(RateWindows):
     """Windows in Redis, by its clock.
 
     While Redis fails, the windows of this replica decide. They contain the messages that this replica has
-    counted before, so each replica allows at most the whole limit.
+    counted before, and for a minute after the failure they must have room, too: Redis does not know the messages
+    of that time. So each replica allows at most the whole limit.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class SharedWindows(RateWindows):
         self._monotonic = monotonic
         self._local = LocalWindows(monotonic)
         self._retry_at = monotonic()
+        #: Until then the windows of this replica contain messages that Redis does not know.
+        self._knows_more_until = monotonic()
 
     async def take(self, policies: Sequence[Policy]) -> WindowCheck:
         message_id = secrets.token_hex(8)
@@ -79,8 +82,14 @@ class SharedWindows(RateWindows):
         try:
             refused, *numbers = await self._execute(_TAKE, policies, message_id, *quotas)
         except RedisUnavailable:
+            self._knows_more_until = self._monotonic() + MINUTE
             return await self._local.take(policies)
         if not refused:
+            counted = self._local.check(policies)
+            if counted.refused and self._monotonic() < self._knows_more_until:
+                with suppress(RedisUnavailable):
+                    await self._execute(_GIVE_BACK, policies, message_id)
+                return counted
             self._local.add(policies)
         statuses = [
             status_of(policy, count=count, oldest=min(max(age / 1e6, 0), MINUTE))
