@@ -57,8 +57,8 @@ class SharedWindows(RateWindows):
     """Windows in Redis, by its clock.
 
     While Redis fails, the windows of this replica decide. They contain the messages that this replica has
-    counted before, and for a minute after the failure they must have room, too: Redis does not know the messages
-    of that time. So each replica allows at most the whole limit.
+    counted before, and for a minute after the failure they must have room, too: Redis does not know the
+    messages of that time. So each replica allows at most the whole limit.
     """
 
     def __init__(
