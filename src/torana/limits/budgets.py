@@ -263,13 +263,18 @@ class Budgets:
         usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
-        """Charge requests for summaries of a turn's session, without a reservation."""
+        """Charge requests for summaries of a turn's session, without a reservation.
+
+        If the turn was erased during the request, its channel is not stored again.
+        """
         spent = self.prices.usage(responses)
         used = usage.since(Usage(), spent)
         used = replace(used, summary_tokens=used.tokens)
         periods = self._periods(self._now())
         usage.add(connection, usage.accounts_of(turn), periods, used)
-        spending.add(connection, turn, periods[0], usage.spent_of(used), shares=spent)
+        is_stored = usage.is_stored(connection, turn.id)
+        amount = usage.spent_of(used)
+        spending.add(connection, turn, periods[0], amount, shares=spent, with_place=is_stored)
         transcript.add_summary_tokens(connection, turn.session_id, used.tokens)
 
     def held_by(self, connection: Connection, turn: Turn) -> Held | None:

@@ -10,8 +10,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.usage import RequestUsage
 
 from torana.agent import Bounds
 from torana.agent.journal import responses_of
@@ -25,9 +27,12 @@ from torana.limits.usage_reports import Subject, UsageReport, report
 from torana.memory import Memory
 from torana.messages import Inbound, Turn, TurnState, Usage
 from torana.sessions import history
+from torana.store.backup import erasure
 from torana.store.engine.database import Connection, Database
+from torana.store.engine.tables import spending
 from torana.store.rows import transcript, usage
 from torana.store.rows import turns as rows
+from torana.store.rows.audit import Act
 from torana.store.rows.turns import Ending
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
@@ -413,6 +418,23 @@ async def test_retry_after_timeout_is_charged_for_both_calls(
     spent = await level(database)
     assert spent.today.input_tokens == ended.usage.input_tokens
     assert spent.limits[0].used == ended.usage.input_tokens + ended.usage.output_tokens
+
+
+async def test_summary_that_ends_after_an_erasure_stores_no_channel(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database
+) -> None:
+    limits = budgets("100000 tokens/day")
+    turns = open_turns(agent=open_agent(ScriptedModel("Done.")), budgets=limits)
+    turn = await turns.reader.wait_for_end(await turns.accept(message(user="ana", channel="my divorce")))
+    act = Act(principal="operator", source="test", at=turn.created_at)
+    await database.run(partial(erasure.erase, user="ana", act=act, tokens_revoked=0))
+    summary = ModelResponse(parts=[], usage=RequestUsage(input_tokens=70_000, output_tokens=7))
+
+    await database.run(partial(limits.charge, turn=turn, responses=[summary]))
+
+    rows = await database.run(lambda connection: connection.execute(sa.select(spending)).mappings().all())
+    assert {row["channel"] for row in rows} == {""}
+    assert sum(row["input_tokens"] for row in rows) > 70_000
 
 
 async def test_call_that_an_orderly_stop_interrupts_is_charged(

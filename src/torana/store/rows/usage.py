@@ -106,6 +106,11 @@ def forget_minutes(connection: Connection, accounts: Sequence[str], *, before: s
     connection.execute(_FORGET_MINUTES, keys)
 
 
+def is_stored(connection: Connection, turn_id: str) -> bool:
+    """Return whether a turn has a row; the rows of erased turns are deleted."""
+    return connection.execute(_HELD, {"id": turn_id}).first() is not None
+
+
 def held_by(connection: Connection, turn_id: str) -> Held:
     """Return the reservation and the usage of a turn."""
     return held_of(connection.execute(_HELD, {"id": turn_id}).mappings().one())

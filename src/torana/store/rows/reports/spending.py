@@ -37,15 +37,24 @@ class SpentAmount:
 
 
 def add(
-    connection: Connection, turn: Turn, day: str, amount: SpentAmount, *, shares: Usage | None = None
+    connection: Connection,
+    turn: Turn,
+    day: str,
+    amount: SpentAmount,
+    *,
+    shares: Usage | None = None,
+    with_place: bool = True,
 ) -> None:
-    """Add the usage of a turn. ``shares`` divides it among models; the rest has no known model."""
+    """Add the usage of a turn. ``shares`` divides it among models; the rest has no known model.
+
+    Without ``with_place`` the channel and the schedule are left out, as ``forget_places`` does.
+    """
     causes = {
         "day": day,
         "user": turn.user or "",
         "token": turn.token or "",
-        "channel": turn.channel,
-        "schedule": turn.schedule_id or "",
+        "channel": turn.channel if with_place else "",
+        "schedule": (turn.schedule_id if with_place else None) or "",
     }
     rows = [
         causes | {"model": model} | {name: getattr(part, name) for name in _AMOUNTS}
