@@ -55,6 +55,7 @@ class Prices:
         self._models = tuple(models)
         self._own = {_FREE: OwnPrice(model=_FREE, input=Decimal(0), output=Decimal(0))}
         self._own |= {price.model: price for price in own}
+        self._own_models = self._own.keys() - {_FREE}
         #: Configured models without a known price. They are remembered because the lookup takes long.
         self._unpriced: set[str] = set()
         #: Reported model names without a known price.
@@ -95,8 +96,21 @@ class Prices:
 
     def _of_response(self, response: ModelResponse) -> float:
         model = self.configured_name(response.model_name or "")
+        tokens = response.usage.input_tokens, response.usage.output_tokens
         if model in self._own:
-            return self._own[model].of(response.usage.input_tokens, response.usage.output_tokens)
+            return self._own[model].of(*tokens)
+        known = self._known_cost(response)
+        if model is None and not self._own_models.isdisjoint(self._models):
+            # A model with a price of the operator's may have answered under the name of another model.
+            return max(known or 0.0, self.most(*tokens) / MICRO)
+        if known is not None:
+            return known
+        if model is None:
+            return self.most(*tokens) / MICRO
+        return self._of_model(model, *tokens) or 0.0
+
+    def _known_cost(self, response: ModelResponse) -> float | None:
+        """Return the cost by pydantic-ai's library; None for an unknown model."""
         if response.usage.cost is not None:  # computed by pydantic-ai
             return float(response.usage.cost)
         if response.model_name not in self._strangers:
@@ -107,10 +121,7 @@ class Prices:
                     self._strangers.add(response.model_name)
             except (ValueError, AssertionError):  # usage that cannot be priced, or no name
                 pass
-        tokens = response.usage.input_tokens, response.usage.output_tokens
-        if model is None:  # any of the configured models may have answered
-            return self.most(*tokens) / MICRO
-        return self._of_model(model, *tokens) or 0.0
+        return None
 
     def configured_name(self, model_name: str) -> str | None:
         """Return the configured name of the model that answered: providers add a date or use another name."""

@@ -109,8 +109,8 @@ def test_response_is_priced_by_its_model(
     assert (told.input_tokens, told.output_tokens) == (2_000, 200)
 
 
-@pytest.mark.parametrize("answered", ["", "gpt-of-a-reseller", "fallback:mine,other"])
-def test_unknown_name_costs_as_much_as_the_most_expensive_model(answered: str) -> None:
+@pytest.mark.parametrize("answered", ["", "gpt-of-a-reseller", "fallback:mine,other", "gpt-4o-mini"])
+def test_other_name_costs_as_much_as_the_most_expensive_model(answered: str) -> None:
     own = [parse_price("openai-chat:mine 1 2"), parse_price("openai-chat:other 0.1 0.2")]
     prices = Prices(models=["openai-chat:other", "openai-chat:mine"], own=own)
 
