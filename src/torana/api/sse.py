@@ -19,7 +19,7 @@ from torana.api.problems import body_of, error_from
 from torana.api.schemas.approvals import ApprovalBody
 from torana.api.schemas.contract import AnswerBody
 from torana.errors import GatewayError, NotFound
-from torana.messages import Turn, TurnEvent
+from torana.messages import Principal, Turn, TurnEvent
 from torana.turns import Turns
 
 #: The number of characters of a long event that are sent at a time.
@@ -45,14 +45,9 @@ class EventStream(StreamingResponse):
         headers: Mapping[str, str] | None = None,
         after: str | None = None,
         cancel_on_disconnect: bool = False,
-        to_sender: bool,
         slot: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
-        """``slot`` returns a slot for a long response. The stream holds it while it sends a long event.
-
-        ``to_sender`` is true if the client may have sent the turn's message: its stream shows questions to the
-        person who answers them.
-        """
+        """``slot`` returns a slot for a long response. The stream holds it while it sends a long event."""
         self._turns = turns
         self._turn = replace(turn, reply=None)  # a slow client must not keep a long reply in memory
         self._has_long_reply = len(turn.reply or "") > LONG
@@ -60,12 +55,16 @@ class EventStream(StreamingResponse):
         self._request_id = request_id
         self._keep_alive = keep_alive
         self._cancel_on_disconnect = cancel_on_disconnect
-        self._to_sender = to_sender
+        self._to_sender = False
         self._over = False
         self._frames = self._play(after)
         super().__init__(
             self._frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         )
+
+    def set_client(self, principal: Principal) -> None:
+        """Count questions as shown if this principal, which receives them, may have sent the turn's message."""
+        self._to_sender = principal.may_have_sent(self._turn)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events. With ``cancel_on_disconnect``, cancel the turn if the client leaves early."""

@@ -42,16 +42,17 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
         services.turns.check_accepting()
         turn, response_headers = await _submit(services, inbound)
     if as_events:
-        return EventStream(
+        stream = EventStream(
             services.turns,
             turn,
             request_id=request.state.request_id,
             keep_alive=services.keep_alive,
             headers=response_headers,
             cancel_on_disconnect=preferences.cancel_on_disconnect,
-            to_sender=request.state.principal.may_have_sent(turn),
             slot=partial(response_slot, request),
         )
+        stream.set_client(request.state.principal)
+        return stream
     return await _plain(request, services, turn, preferences, response_headers)
 
 

@@ -150,16 +150,16 @@ async def turn_events(
     services = services_of(request)
     principal = current_principal(request)
     async with services.stream_starts.slot(principal.sharer):
-        found = await services.turns.reader.get(principal.view, turn_id)
-        return EventStream(
+        stream = EventStream(
             services.turns,
-            found,
+            await services.turns.reader.get(principal.view, turn_id),
             request_id=request.state.request_id,
             keep_alive=services.keep_alive,
             after=last_event_id or after or None,
-            to_sender=principal.may_have_sent(found),
             slot=partial(response_slot, request),
         )
+        stream.set_client(principal)
+        return stream
 
 
 @router.post(
