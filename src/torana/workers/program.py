@@ -47,11 +47,14 @@ def main(memory: int) -> None:
 
 
 def _limit_process(memory: int) -> None:
+    os.nice(_NICENESS)
+    # Where Linux groups processes by session, the niceness counts only in the worker's own session.
+    with suppress(OSError), open("/proc/self/autogroup", "w") as session:  # noqa: PTH123 - pathlib takes long to import
+        session.write(str(_NICENESS))
     _limit(resource.RLIMIT_AS, memory)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    os.nice(_NICENESS)
     # A signal to all processes of the gateway starts its shutdown; running calls may finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

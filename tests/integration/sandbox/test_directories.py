@@ -140,3 +140,11 @@ def changing(path: Path) -> Generator[None]:
     finally:
         done.set()
         changer.join()
+
+
+def test_script_with_a_writable_directory_may_write_a_file_to_the_disk(gateway: Gateway, granted: Path) -> None:
+    script = "import ctypes; libc = ctypes.CDLL(None); print(libc.fsync(-1), libc.syncfs(-1))"
+    gateway.write(script, writable=[str(granted)])
+
+    # There is no such file, so a call with an effect fails.
+    assert gateway.call().stdout == "-1 0"

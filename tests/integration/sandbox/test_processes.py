@@ -35,6 +35,39 @@ def test_every_process_has_the_limits(gateway: Gateway, hosts: list[str]) -> Non
     ]
 
 
+def test_sessions_of_scripts_have_a_low_priority(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import os, pathlib
+        group = pathlib.Path("/proc/self/autogroup")
+        if os.fork() == 0:
+            before = os.getsid(0)
+            os.setsid()  # a new session would have an ordinary priority
+            print(os.getsid(0) == before, flush=True)
+            os._exit(0)
+        os.wait()
+        while group.exists() and not group.read_text().endswith("nice 10\\n"):
+            pass
+        """
+    )
+
+    assert result.text == "exit code 0\nstdout:\nTrue"
+
+
+def test_script_cannot_write_the_disks_of_the_machine(gateway: Gateway) -> None:
+    result = gateway.run(
+        """
+        import ctypes, os
+        libc = ctypes.CDLL(None)
+        os.sync()
+        # With an effect, they would fail: there is no such file.
+        print(libc.syncfs(-1), libc.fsync(-1), libc.fdatasync(-1), libc.msync(1, 1, 4))
+        """
+    )
+
+    assert result.text == "exit code 0\nstdout:\n0 0 0 0"
+
+
 def test_files_of_processes_are_read_only(gateway: Gateway) -> None:
     result = gateway.run(
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -78,6 +79,27 @@ async def test_cancelled_run_leaves_no_process() -> None:
         await task
 
     assert not _sleeping("4321.7")
+
+
+async def test_end_of_a_cancelled_run_is_awaited_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[threading.Thread] = []
+    wait = subprocess.Popen.wait
+
+    def note(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waiting.append(threading.current_thread())
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", note)
+    task = asyncio.create_task(run("/bin/sleep", "4321.8", limits=SandboxLimits()))
+    while not _sleeping("4321.8"):  # noqa: ASYNC110 - no event of another process
+        await asyncio.sleep(0.01)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert waiting
+    assert threading.main_thread() not in waiting
 
 
 def _sleeping(seconds: str) -> bool:

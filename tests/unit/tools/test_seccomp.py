@@ -62,6 +62,14 @@ BY_REFERENCE = {
     "x86_64": {"vmsplice": 278, "splice": 275, "tee": 276, "sendfile": 40},
     "aarch64": {"vmsplice": 75, "splice": 76, "tee": 77, "sendfile": 71},
 }
+IGNORED = {
+    "x86_64": {"sync": 162, "syncfs": 306, "setsid": 112},
+    "aarch64": {"sync": 81, "syncfs": 267, "setsid": 157},
+}
+FLUSHES = {
+    "x86_64": {"fsync": 74, "fdatasync": 75, "msync": 26},
+    "aarch64": {"fsync": 82, "fdatasync": 83, "msync": 227},
+}
 OPTIONS_OF_FILTERS = {
     "SO_ATTACH_FILTER": 26,
     "SO_LOCK_FILTER": 44,
@@ -71,11 +79,13 @@ OPTIONS_OF_FILTERS = {
 }
 
 
-def verdict(machine: str, number: int, *arguments: int, arch: int | None = None) -> int:
+def verdict(
+    machine: str, number: int, *arguments: int, arch: int | None = None, may_flush: bool = False
+) -> int:
     """Return the filter's answer to a call: 0 if it is allowed, an errno, or -1 for an error of zero."""
     arch = MACHINES[machine][0] if arch is None else arch
     data = struct.pack("<IIQ6Q", number, arch, 0, *(*arguments, *[0] * 6)[:6])
-    answer = _run(program(machine), data)
+    answer = _run(program(machine, may_flush=may_flush), data)
     if answer == ALLOWED:
         return 0
     assert answer & 0xFFFF0000 == 0x00050000
@@ -121,6 +131,16 @@ def test_calls_that_scripts_do_not_need_are_refused(machine: str, call: str) -> 
 )
 def test_pages_are_copied_and_not_passed_by_reference(machine: str, call: str) -> None:
     assert verdict(machine, BY_REFERENCE[machine][call], 3, 4) == EINVAL
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_disks_and_sessions_of_the_machine_are_left_alone(machine: str) -> None:
+    for number in IGNORED[machine].values():
+        assert verdict(machine, number) == -1
+        assert verdict(machine, number, may_flush=True) == -1
+    for number in FLUSHES[machine].values():
+        assert verdict(machine, number, 3) == -1
+        assert verdict(machine, number, 3, may_flush=True) == 0
 
 
 @pytest.mark.parametrize(("machine", "option"), list(product(MACHINES, OPTIONS_OF_FILTERS)))

@@ -39,6 +39,8 @@ _OPTIONS = (
 #: The kernel's limits for git and its children: KiB of memory, 512-byte blocks of a file, seconds of CPU time.
 #: A repository of a few kilobytes can describe a billion files, or files of gigabytes.
 _LIMITS = f"{{ ulimit -v {MEMORY_LIMIT >> 10}; ulimit -f {PACKED_LIMIT // 512}; ulimit -t 60; }} 2>/dev/null"
+#: Gives the session of git, where Linux groups processes by session, the same low priority as its processes.
+_LOW = "{ echo 10 >/proc/self/autogroup; } 2>/dev/null"
 #: The number of fetches at the same time; further ones wait.
 _FETCHES = 2
 #: The first version of git with ``http.curloptResolve``.
@@ -125,7 +127,7 @@ class _Run:
         options = [part for option in self.options for part in ("-c", option)]
         try:
             process = await asyncio.create_subprocess_exec(
-                *("sh", "-c", f'{_LIMITS}; exec nice git "$@"', "git", *options, *arguments),
+                *("sh", "-c", f'{_LIMITS}; {_LOW}; exec nice git "$@"', "git", *options, *arguments),
                 cwd=self.repository.parent,
                 env={**self.environ, "GIT_DIR": str(self.repository)},
                 stdin=asyncio.subprocess.DEVNULL,

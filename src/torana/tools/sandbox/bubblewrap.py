@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from torana.tools.sandbox.directories import open_directories
-from torana.tools.sandbox.job import MIB, Job, SandboxFault, SandboxLimits
+from torana.tools.sandbox.job import MIB, NICENESS, Job, SandboxFault, SandboxLimits
 
 #: The directory of the job's files. A neutral path, because paths of the host are never shown.
 FOLDER = "/skill"
@@ -135,7 +135,7 @@ class Bubblewrap:
 
         RLIMIT_NPROC does not apply to root, and root could write to files that belong to root.
         """
-        yield from (*self._program("nice"), "-n", "10", *self._program("choom"), "-n", "1000", "--")
+        yield from (*self._program("nice"), "-n", str(NICENESS), *self._program("choom"), "-n", "1000", "--")
         if self._as_root:
             ids = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
             yield from (*self._program("setpriv"), *ids, "--inh-caps=-all", "--")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 MIB = 1024 * 1024
+#: Added to the gateway's niceness. With a much higher value, scripts would get no time on a busy machine.
+NICENESS = 10
 
 #: The limit at which a run was stopped. ``written`` is the data written to writable directories, and ``filled``
 #: is the loss of free space on their disks.

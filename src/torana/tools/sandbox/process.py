@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TypeVar
 
-from torana.aio import run_uncancellable
+from torana.aio import wait_uncancellable
 from torana.tools.sandbox import usage
 from torana.tools.sandbox.job import Outcome, SandboxLimits, Stopped
 
@@ -48,10 +48,11 @@ class BoundedProcess:
         #: Bytes in the run's sockets at the last measurement.
         self._in_sockets = 0
         self._kernel_before = usage.kernel_memory()
+        self._is_lowered = False
         #: Descriptors of killed processes.
         self._dying: list[int] = []
-        #: One thread for each watcher.
-        self._threads = ThreadPoolExecutor(3, "torana-sandbox")
+        #: One thread for each watcher, and one for the end.
+        self._threads = ThreadPoolExecutor(4, "torana-sandbox")
 
     async def run(
         self,
@@ -99,9 +100,8 @@ class BoundedProcess:
             for task in (*watching, *reading):
                 task.cancel()
             await asyncio.gather(*watching, *reading, return_exceptions=True)
+            code = await wait_uncancellable(self._in_thread(self._wait_until_gone))
             self._threads.shutdown(wait=False)
-            code = self._process.wait()
-            await run_uncancellable(self._wait_until_gone)
         return Outcome(
             code=code if code >= 0 else 128 - code,
             stopped=self._stopped,
@@ -137,6 +137,7 @@ class BoundedProcess:
         pids = tree.processes
         if tree.threads > most:
             return ["processes"]
+        self._is_lowered = self._is_lowered or bool(pids and usage.lower_session(pids[0]))
         exceeded: list[Stopped] = []
         room = self._limits.memory - self._in_sockets
         if all(sum(map(measure, pids)) > room for measure in (usage.resident, usage.proportional)):
@@ -165,12 +166,12 @@ class BoundedProcess:
                 self._stop("filled")
             await asyncio.sleep(_LOOK)
 
-    async def _in_thread(self, look: Callable[[], T]) -> T:
-        """Return the result of ``look``, from a thread of this run.
+    def _in_thread(self, look: Callable[[], T]) -> asyncio.Future[T]:
+        """Call ``look`` in a thread of this run.
 
         The duration of reads in /proc depends on the script, and the shared threads may be busy.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
+        return asyncio.get_running_loop().run_in_executor(self._threads, look)
 
     def _stop(self, why: Stopped) -> None:
         self._stopped = self._stopped or why
@@ -191,13 +192,18 @@ class BoundedProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _wait_until_gone(self) -> None:
-        """Wait until the killed processes are gone. A first process ends after all others of its namespace."""
+    def _wait_until_gone(self) -> int:
+        """Wait until the killed processes are gone, and return the exit code of bubblewrap.
+
+        A first process ends after all others of its namespace. On a busy machine, the end of processes with a
+        low priority takes time.
+        """
         for descriptor in self._dying:
             end = select.poll()
             end.register(descriptor, select.POLLIN)
             end.poll(_AFTERMATH * 1000)
             os.close(descriptor)
+        return self._process.wait()
 
 
 @contextmanager

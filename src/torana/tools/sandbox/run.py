@@ -85,7 +85,7 @@ class Sandbox:
         room, directories = prepared.room, prepared.directories
         egress = Egress(hosts=job.hosts, resolve=self._resolve)
         environ = {**_ENVIRON, **(_PROXY_ENVIRON if job.hosts else {}), **job.environ}
-        with sealed_file(seccomp.program()) as calls:
+        with sealed_file(seccomp.program(may_flush=bool(job.writable))) as calls:
             command = self._bubblewrap.command(
                 job,
                 prepared.started,

@@ -13,6 +13,14 @@ A forbidden call fails with an error. There are three groups:
   ``sendfile`` pass by reference: a few bytes can hold a large page. Programs copy the data if one of these four
   calls fails.
 
+Other calls have no effect and report success, because programs do not expect an error:
+
+- ``sync`` and its relatives write the data of the whole machine to its disks, also for a file that the script
+  cannot change, and delay the commits of the gateway's database. A script with writable directories may use
+  those that write one file.
+- ``setsid``: where Linux groups processes by session (``sched_autogroup``), each session gets as much processor
+  time as the gateway, however low its priority is.
+
 Other kernel memory has a bound elsewhere:
 
 - Descriptors of epoll, timers, signals, events and processes: the limit of open files. Descriptors in flight
@@ -118,21 +126,30 @@ _REPLACEABLE: Mapping[str, tuple[int, tuple[int, int]]] = {
     "tee": (EINVAL, (276, 77)),
     "sendfile": (EINVAL, (40, 71)),
 }
+#: Calls that report success without an effect; ``_FLUSHES`` only if the script has no writable directories.
+_IGNORED: Mapping[str, tuple[int, int]] = {"sync": (162, 81), "syncfs": (306, 267), "setsid": (112, 157)}
+_FLUSHES: Mapping[str, tuple[int, int]] = {"fsync": (74, 82), "fdatasync": (75, 83), "msync": (26, 227)}
 
 
-def program(machine: str | None = None) -> bytes:
-    """Return the filter for ``machine``, by default this one; for an unknown machine it allows all calls."""
+def program(machine: str | None = None, *, may_flush: bool = False) -> bytes:
+    """Return the filter for ``machine``, by default this one; for an unknown machine it allows all calls.
+
+    With ``may_flush`` the script may write a single file to the disk.
+    """
     known = _MACHINES.get(machine or platform.machine())
-    return b"".join(_assemble(*known)) if known else _allow()
+    ignored = _IGNORED if may_flush else {**_IGNORED, **_FLUSHES}
+    return b"".join(_assemble(*known, ignored)) if known else _allow()
 
 
-def _assemble(arch: int, column: int) -> Iterator[bytes]:
+def _assemble(arch: int, column: int, ignored: Mapping[str, tuple[int, int]]) -> Iterator[bytes]:
     yield _step(_LOAD, _ARCH)
     yield from _unless(_EQUAL, (arch,), ENOSYS)
     yield _step(_LOAD, _NUMBER)
     yield from _when(_AT_LEAST, _X32, _answer(ENOSYS))
     for error, numbers in _REPLACEABLE.values():
         yield from _when(_EQUAL, numbers[column], _answer(error))
+    for numbers in ignored.values():
+        yield from _when(_EQUAL, numbers[column], _answer(0))
     for numbers in _FORBIDDEN.values():
         if (number := numbers[column]) is not None:
             yield from _when(_EQUAL, number, _answer(EPERM))

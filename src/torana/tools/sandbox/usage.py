@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from torana.tools.sandbox.job import MIB, SandboxLimits
+from torana.tools.sandbox.job import MIB, NICENESS, SandboxLimits
 
 #: A run is stopped when its file systems have lost this many times its limits of bytes and files. Other
 #: programs write to them too, so the limits themselves would be too strict.
@@ -125,6 +125,19 @@ def _memory_of(pid: int, name: str, fields: Sequence[str]) -> int:
                 if size := _sum_of_fields(Path("/proc", Path(thread).name, name), fields):
                     return size
     return UNKNOWN
+
+
+def lower_session(pid: int) -> bool:
+    """Give the session of a process the priority of scripts; return whether that is done.
+
+    Where Linux groups processes by session (sched(7), autogroup), it first divides the processors between the
+    sessions, and the priority of a process counts only in its own. A user may change one session in 0.1 s.
+    """
+    with suppress(OSError):
+        if os.getsid(pid) == pid:  # before, it is in the session of its parent
+            Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
+            return True
+    return False
 
 
 def kernel_memory() -> int:
