@@ -35,6 +35,7 @@ from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.config.database import database_place
 from torana.config.redis import redis_server
+from torana.interim_responses import bound_interim_responses
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
@@ -117,6 +118,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     redis, database = redis_server(settings), database_place(settings).open()
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
+    bound_interim_responses()  # the libraries of the providers are imported by now
     memory = Memory(database=database, embedder=embedder)
     takes = files_taken(model, settings.model_files)
     due = asyncio.Event()

@@ -24,6 +24,7 @@ from torana.connectors.base import (
 from torana.connectors.registry import Account, open_connector
 from torana.connectors.runtime.records import AccountRecords
 from torana.errors import ConfigInvalid, StoreUnavailable
+from torana.interim_responses import bound_interim_responses
 from torana.store.engine.database import Database
 from torana.store.rows import leases
 from torana.supervision import ConnectionStatus, ConnectionSupervisor, Ended, cancel_with_grace
@@ -164,6 +165,7 @@ class Supervisor(ConnectionSupervisor[Status]):
     async def _connect(self) -> str:
         try:
             connector = await asyncio.to_thread(self._open, self._account)
+            bound_interim_responses()  # the library of the platform is imported by now
         except ConfigInvalid:
             raise
         except Exception as error:
