@@ -98,6 +98,12 @@ class GatewayProcess:
         self._process.terminate()
         self._process.wait()
 
+    def kill(self) -> None:
+        """Kill the process alone; programs that it started may continue."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
         """Kill the process and its descendants. Idempotent."""
         if self._process is None or self._process.poll() is not None:
@@ -105,8 +111,7 @@ class GatewayProcess:
         for child in self.process.children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # the end of a namespace's first process ends the others
                 child.kill()
-        self._process.kill()
-        self._process.wait()
+        self.kill()
 
     def _is_ready(self) -> bool:
         assert self._process is not None

@@ -27,12 +27,15 @@ from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, JSONRPCMessage, 
 from torana.errors import ConfigInvalid
 from torana.json_bounds import count_values
 from torana.tools.mcp.entries import Server
+from torana.tools.mcp.left_programs import end_left_program, note_program
 from torana.tools.mcp.sanitize import replace_lone_surrogates
 from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIMIT, Throttle
 
 #: The streams of a session, to read and to write.
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
+#: The directory of the records of running programs; no server has this name.
+_RUNNING = ".running"
 #: Maximum number of messages that the program has not read; above it the connection fails.
 _UNREAD = 64
 #: Seconds for each step of the shutdown: exit, SIGTERM, SIGKILL.
@@ -59,7 +62,8 @@ async def open_stdio(
 ) -> AsyncGenerator[Streams]:
     """Start the program and connect to its pipes; at the end its process group is killed.
 
-    ``ended`` receives the reason when the program ends. Raises ``ConfigInvalid`` if it cannot be started.
+    A program of this server that a killed gateway left running is killed before. ``ended`` receives the reason
+    when the program ends. Raises ``ConfigInvalid`` if it cannot be started.
     """
     program = _Program(server, await _start_process(server, surroundings), ended)
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -89,13 +93,15 @@ async def open_stdio(
 
 async def _start_process(server: Server, surroundings: ProgramEnvironment) -> Process:
     assert server.command is not None  # noqa: S101 - set for this transport
+    record = surroundings.homes / _RUNNING / server.name
+    await asyncio.to_thread(end_left_program, record)
     command = await asyncio.to_thread(shutil.which, server.command, path=surroundings.path)
     if command is None:
         raise ConfigInvalid(f"there is no program {server.command}; install it, or set its absolute path")
     home = surroundings.homes / server.name
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             command,
             *server.args,
             stdin=PIPE,
@@ -108,6 +114,8 @@ async def _start_process(server: Server, surroundings: ProgramEnvironment) -> Pr
         )
     except OSError as error:
         raise ConfigInvalid(f"{server.command} cannot be started: {error.strerror}") from error
+    note_program(record, process.pid)
+    return process
 
 
 def child_environment(server: Server, *, path: str, home: Path) -> Mapping[str, str]:
