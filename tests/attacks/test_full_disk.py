@@ -12,6 +12,7 @@ import httpx2
 import psutil
 import pytest
 from tests.attacks.conftest import GatewayProcess
+from tests.unit.skills.archives import tarred
 from tests.waiting import eventually
 
 NewGateway = Callable[..., GatewayProcess]
@@ -66,6 +67,26 @@ def test_file_size_limit_neither_blocks_nor_loses_messages(new_gateway: NewGatew
             assert post(client, f"after {room}").status_code == 200
         assert refused > len(later) > 0
         assert all("4" in eventually(lambda place=place: reply_of(client, place)) for place in later)
+
+
+def test_file_that_does_not_fit_is_no_internal_error(new_gateway: NewGateway) -> None:
+    gateway = new_gateway()
+    gateway.start()
+    archive = tarred(
+        {"big/SKILL.md": "---\nname: big\ndescription: Big.\n---\n# Big\n", "big/data": "x" * 2_000_000}
+    )
+    with gateway.client(timeout=120) as client:
+
+        def install() -> httpx2.Response:
+            headers = {"Content-Type": "application/octet-stream"}
+            return client.post("/v1/skills", content=archive, headers=headers)
+
+        gateway.process.rlimit(psutil.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
+        refused = install()
+        gateway.process.rlimit(psutil.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+        assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
+        install().raise_for_status()
 
 
 @pytest.fixture

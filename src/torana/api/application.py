@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -42,11 +43,13 @@ from torana.api.routes import (
     usage,
 )
 from torana.api.services import Services
-from torana.errors import BadRequest, GatewayError, InvalidField, MethodNotAllowed, NotFound
+from torana.errors import BadRequest, GatewayError, InvalidField, MethodNotAllowed, NotFound, StoreUnavailable
 from torana.http11 import open_files
 
 __all__ = ["ApiAccess", "Services", "create_api", "openapi"]
 
+#: The errors of a full disk, an exhausted quota, and a limit on file sizes.
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _MODULES = (
     contract,
@@ -141,11 +144,20 @@ def _application(services: Services | None, *, guarded: bool) -> FastAPI:
     async def gateway_error(request: Request, error: GatewayError) -> Response:
         return problem(error, request)
 
+    app.add_exception_handler(OSError, _system_error)
+
     @app.exception_handler(Exception)
     async def bug(request: Request, _error: Exception) -> Response:
         return problem(GatewayError(), request)
 
     return app
+
+
+async def _system_error(request: Request, error: Exception) -> Response:
+    """Answer a request that failed on a full disk as if the database were full. Other errors are bugs."""
+    if isinstance(error, OSError) and error.errno in _FULL_DISK:
+        return problem(StoreUnavailable(), request)
+    raise error
 
 
 def _translate_framework_error(error: HTTPException, allowed: list[str]) -> GatewayError:
