@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import aclosing, closing, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import psycopg
@@ -116,6 +117,27 @@ async def test_row_above_a_limit_of_the_server_is_an_error_of_its_transaction_al
 
     assert await database.writable()
     assert await database.run(read) == []
+
+
+class _FullQueue(psycopg.errors.ProgramLimitExceeded):
+    """The error of a COMMIT if the queue of NOTIFY is full, which needs 8 GB."""
+
+    diag = SimpleNamespace(source_function="PreCommit_Notify")  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
+
+async def test_full_queue_of_announcements_is_an_error_of_the_database(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_writer: writer_module.Writer, _connection: Connection) -> bool:
+        raise OperationalError("COMMIT", None, _FullQueue("too many notifications in the NOTIFY queue"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module.Writer, "commit", fail)
+        with pytest.raises(StoreUnavailable):
+            await database.run(lambda connection: connection.execute(sa.select(1)).scalar_one())
+        assert not await database.writable()
+
+    assert await database.run(lambda connection: connection.execute(sa.select(1)).scalar_one()) == 1
 
 
 async def test_nul_is_dropped_from_texts(database: PostgresDatabase) -> None:

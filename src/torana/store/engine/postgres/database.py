@@ -48,6 +48,9 @@ _FAILED_BEFORE = "25P02"
 #: The class of errors of a statement that exceeds a limit of PostgreSQL, such as the size of an index row.
 _LIMIT_EXCEEDED = "54"
 
+#: The function of PostgreSQL that fails with such an error at a COMMIT if the queue of NOTIFY is full.
+_ANNOUNCING = "PreCommit_Notify"
+
 
 @dataclass(frozen=True, slots=True)
 class _Uncertain:
@@ -189,7 +192,8 @@ class PostgresDatabase(Database):
         if isinstance(error, InternalError):
             return state != _FAILED_BEFORE
         if state.startswith(_LIMIT_EXCEEDED):
-            return False
+            # The queue of announcements is full, until a listener that has stopped reads or ends.
+            return getattr(getattr(error.orig, "diag", None), "source_function", None) == _ANNOUNCING
         return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
 
     def _is_unwritable(self, error: BaseException | None) -> bool:
