@@ -35,7 +35,6 @@ from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.config.database import database_place
 from torana.config.redis import redis_server
-from torana.interim_responses import bound_interim_responses
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
@@ -60,6 +59,7 @@ from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.memory import MemoryEventLog
 from torana.turns.events.sharing import EventSharing, RedisEventSharing
+from torana.web.interim_responses import bound_interim_responses
 
 if TYPE_CHECKING:
     from torana.otel import OtelTracer

@@ -24,10 +24,10 @@ from torana.connectors.base import (
 from torana.connectors.registry import Account, open_connector
 from torana.connectors.runtime.records import AccountRecords
 from torana.errors import ConfigInvalid, StoreUnavailable
-from torana.interim_responses import bound_interim_responses
 from torana.store.engine.database import Database
 from torana.store.rows import leases
 from torana.supervision import ConnectionStatus, ConnectionSupervisor, Ended, cancel_with_grace
+from torana.web.interim_responses import bound_interim_responses
 
 #: Seconds that a lease lasts without renewal.
 _LEASE = timedelta(seconds=45)

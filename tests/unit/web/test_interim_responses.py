@@ -11,7 +11,7 @@ import httpx
 import httpx2
 import pytest
 
-from torana.interim_responses import bound_interim_responses
+from torana.web.interim_responses import bound_interim_responses
 
 _INTERIM = b"HTTP/1.1 102 \r\n\r\n"
 _RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
