@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from torana.cli.flags import CommonOptions
 
 
 class CommandGroup(TyperGroup):
@@ -27,12 +32,43 @@ class CommandGroup(TyperGroup):
         return option
 
 
+class _App(typer.Typer):
+    """An application whose commands may have the parameter ``options`` for the common options."""
+
+    def command(self, name: str | None = None, **attributes: Any) -> Callable[[Any], Any]:
+        """Return a decorator that adds a command."""
+        register = super().command(name, **attributes)
+
+        def add(function: Callable[..., None]) -> Callable[..., None]:
+            register(_with_common_options(function))
+            return function
+
+        return add
+
+
+def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function with one parameter for each common option, which Typer reads, for ``options``."""
+    signature = inspect.signature(function, eval_str=True)
+    if "options" not in signature.parameters:
+        return function
+    common = inspect.signature(CommonOptions, eval_str=True).parameters
+
+    @wraps(function)
+    def run(**arguments: Any) -> None:
+        options = CommonOptions(**{name: arguments.pop(name) for name in common})
+        function(**arguments, options=options)
+
+    own = [one for one in signature.parameters.values() if one.name != "options"]
+    vars(run)["__signature__"] = signature.replace(parameters=[*own, *common.values()])
+    return run
+
+
 def new_app(*, is_group: bool = False) -> typer.Typer:
     """Return the application of a command, or of a group of commands.
 
     Its help is plain text: Typer's formatted help imports rich, which takes as long as all other imports.
     """
-    return typer.Typer(
+    return _App(
         cls=CommandGroup,
         no_args_is_help=is_group,
         add_completion=False,

@@ -1,25 +1,12 @@
-"""The database of the settings: reading it while a gateway runs, and its backups."""
+"""The database of the settings, as the target of backups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from torana.config import Settings
     from torana.store.backup.targets import BackupTarget
-
-T = TypeVar("T")
-
-
-def read_store(settings: Settings, read: Callable[[Connection], T]) -> T:
-    """Return the result of ``read`` for a read-only connection. Raises ``OperatorError``."""
-    # Imported here so that the help of a command is printed at once.
-    from torana.config.database import database_place
-
-    return database_place(settings).read(read)
 
 
 def backup_target(settings: Settings) -> BackupTarget:

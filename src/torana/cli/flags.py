@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from torana.config import Loaded
+    from sqlalchemy.engine import Connection
+
+    from torana.cli.remote import RunningGateway
+    from torana.config import Loaded, Settings
+
+T = TypeVar("T")
 
 ConfigFlag = Annotated[
     Path | None,
@@ -39,6 +47,40 @@ TokenEnvFlag = Annotated[
 #: The default of ``--token-env``.
 CHAT_VARIABLE = "TORANA_CHAT_TOKEN"
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions:
+    """The options that most commands have; ``new_app`` adds them to a command with a parameter ``options``."""
+
+    config: ConfigFlag = None
+    data_dir: DataDirFlag = None
+    as_json: JsonFlag = False
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The settings; warnings are printed on standard error. Raises ``ConfigInvalid``."""
+        return settings_from(config=self.config, data_dir=self.data_dir)
+
+    @property
+    def settings(self) -> Settings:
+        return self.loaded.settings
+
+    def gateway(self) -> RunningGateway:
+        """Return the gateway on the data directory. Raises ``OperatorError`` if none runs."""
+        from torana.cli.remote import the_gateway
+
+        return the_gateway(self.settings)
+
+    def read_store(self, read: Callable[[Connection], T]) -> T:
+        """Return the result of ``read`` for a read-only connection, also while a gateway runs.
+
+        Raises ``OperatorError``.
+        """
+        # Imported here so that the help of a command is printed at once.
+        from torana.config.database import database_place
+
+        return database_place(self.settings).read(read)
 
 
 def check_one_gateway(url: str | None, *, config: Path | None, data_dir: Path | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from torana.cli.terminal import printable
-from torana.errors import OperatorError
+from torana.errors import GatewayError, OperatorError
 from torana.messages import utc_now
 
 if TYPE_CHECKING:
@@ -149,6 +149,19 @@ def own_database(settings: Settings, *, making: bool = False) -> Generator[Datab
                 "directory with --data-dir"
             )
             typer.echo(printable(line), err=True)
+
+
+def run_by_hand(
+    settings: Settings, work: Callable[[Database], Coroutine[Any, Any, T]], *, making: bool = False
+) -> T:
+    """Return the result of the work on ``own_database``. Raises ``OperatorError``, also for a refusal."""
+    import asyncio
+
+    with own_database(settings, making=making) as database:
+        try:
+            return asyncio.run(work(database))
+        except GatewayError as error:
+            raise OperatorError(error.detail) from error
 
 
 def act_by_hand() -> Act:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import typer
 
@@ -16,8 +18,28 @@ _GAP = "  "
 _LEAST = 24
 #: The cells to which a text is padded where it is not shortened.
 _PADDED = 40
+#: The characters of an excerpt.
+_EXCERPT = 60
 
 Cells = Sequence[str]
+
+
+def print_list(
+    document: Mapping[str, Any],
+    heads: Cells,
+    rows: Iterable[Cells],
+    *,
+    empty: str,
+    texts: Collection[str] = (),
+    as_json: bool,
+) -> None:
+    """Print a document with ``items``: as JSON, or as a table of the rows; without items, print ``empty``."""
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    elif document["items"]:
+        print_rows(heads, rows, texts=texts)
+    else:
+        typer.echo(empty)
 
 
 def print_rows(heads: Cells, rows: Iterable[Cells], *, texts: Collection[str] = ()) -> None:
@@ -39,6 +61,11 @@ def print_rows(heads: Cells, rows: Iterable[Cells], *, texts: Collection[str] = 
         for number, columns in enumerate(lines):
             cells = (_pad(shorten(row[one], size) if fits else row[one], size) for one, size in columns)
             typer.echo(f"{_GAP if number else ''}{_GAP.join(cells)}".rstrip())
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning of a text, on one line."""
+    return " ".join(text.split())[:_EXCERPT]
 
 
 def shorten(text: str, width: int) -> str:

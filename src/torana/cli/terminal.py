@@ -41,6 +41,14 @@ def print_result(line: str, document: Mapping[str, Any], *, as_json: bool) -> No
     typer.echo(json.dumps(document, indent=2) if as_json else on_one_line(line))
 
 
+def print_document(document: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a document as JSON, or a line for each of its fields."""
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        print_fields(document)
+
+
 def print_fields(fields: Mapping[str, object]) -> None:
     """Print a line for each field; indent further lines of a value."""
     for name, value in fields.items():

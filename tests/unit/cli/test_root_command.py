@@ -215,7 +215,7 @@ def test_operator_errors_are_printed_in_one_line(
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr("torana.cli.commands.skills.listing.settings_from", fail)
+    monkeypatch.setattr("torana.cli.flags.settings_from", fail)
     assert command("skills", "list") == (code, "", f"{line}\n")
 
 

@@ -11,9 +11,9 @@ from urllib.parse import quote, urlencode
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.remote import RunningGateway, the_gateway
-from torana.cli.tables import print_rows
+from torana.cli.flags import CommonOptions
+from torana.cli.remote import RunningGateway
+from torana.cli.tables import print_list
 from torana.cli.terminal import print_result
 from torana.errors import OperatorError
 
@@ -35,22 +35,22 @@ _PREFIX = "apr_"
 
 
 @app.command("list")
-def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+def list_(options: CommonOptions) -> None:
     """List the tool calls that wait for approval, the newest first."""
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    items = list(_open_approvals(gateway))
-    if as_json:
-        typer.echo(json.dumps({"items": items, "next": None}, indent=2))
-        return
-    if not items:
-        typer.echo("No tool call waits for approval.")
-        return
-    heads = ("approval", "tool", "until (UTC)", "turn", "call", "arguments")
-    print_rows(heads, map(_row, items), texts=("arguments",))
+    items = list(_open_approvals(options.gateway()))
+    print_list(
+        {"items": items, "next": None},
+        ("approval", "tool", "until (UTC)", "turn", "call", "arguments"),
+        map(_row, items),
+        empty="No tool call waits for approval.",
+        texts=("arguments",),
+        as_json=options.as_json,
+    )
 
 
 @app.command()
 def approve(
+    options: CommonOptions,
     approval: _Approval,
     call_id: _CallId = None,
     arguments: Annotated[
@@ -63,37 +63,32 @@ def approve(
             "--yes", "-y", help=("Do not ask for confirmation. Requires the id of an approval or of a call.")
         ),
     ] = False,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Show a tool call, ask for confirmation, and approve it."""
     body: dict[str, Any] = {"decision": "approve"}
     if arguments is not None:
         body["arguments"] = _object(arguments)
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    gateway = options.gateway()
     item = _open_approval(gateway, approval, call_id)
-    _show(item, instead=body.get("arguments"), as_json=as_json)
+    _show(item, instead=body.get("arguments"), as_json=options.as_json)
     if item["state"] == "open":
         _confirm(item, yes=yes, named=call_id is not None or approval == item["id"])
-    _decide(gateway, item, body, as_json=as_json)
+    _decide(gateway, item, body, as_json=options.as_json)
 
 
 @app.command()
 def deny(
+    options: CommonOptions,
     approval: _Approval,
     call_id: _CallId = None,
     reason: Annotated[str | None, typer.Option(help="The reason that the model receives.")] = None,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Show a tool call, and deny it."""
     body = {"decision": "deny"} | ({"reason": reason} if reason else {})
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    gateway = options.gateway()
     item = _open_approval(gateway, approval, call_id)
-    _show(item, as_json=as_json)
-    _decide(gateway, item, body, as_json=as_json)
+    _show(item, as_json=options.as_json)
+    _decide(gateway, item, body, as_json=options.as_json)
 
 
 def _open_approvals(gateway: RunningGateway) -> Iterator[dict[str, Any]]:

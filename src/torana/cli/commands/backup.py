@@ -12,7 +12,7 @@ import typer
 from torana import __version__
 from torana.cli.apps import new_app
 from torana.cli.database import backup_target
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.flags import CommonOptions
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
@@ -26,6 +26,7 @@ app = new_app()
 
 @app.command()
 def backup(
+    options: CommonOptions,
     target: Annotated[
         Path | None,
         typer.Argument(
@@ -39,9 +40,6 @@ def backup(
         int | None,
         typer.Option("--keep", min=1, help="The number of backups to keep in --to; older backups are deleted."),
     ] = None,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Write the database, skills, users' files and accepted MCP tools into a new zip file.
 
@@ -54,7 +52,7 @@ def backup(
         raise OperatorError("--keep needs --to, the directory whose old backups are deleted")
     if to is not None and target is not None:
         raise OperatorError(f"name either --to or {target}, not both")
-    settings = settings_from(config=config, data_dir=data_dir).settings
+    settings = options.settings
     now = datetime.now(UTC)
     database = backup_target(settings)
     database.check_there()
@@ -75,11 +73,11 @@ def backup(
             progress=progress,
         )
     size = file.stat().st_size
-    print_result(f"{file} ({size:,} bytes)", {"file": str(file), "bytes": size}, as_json=as_json)
+    print_result(f"{file} ({size:,} bytes)", {"file": str(file), "bytes": size}, as_json=options.as_json)
     if to is not None and keep is not None:
         deleted = _delete_old(to, keep, now, database=database)
         for old in deleted:
-            typer.echo(f"deleted {old}", err=as_json)
+            typer.echo(f"deleted {old}", err=options.as_json)
     if foreign := _foreign(database):
         warning = (
             f"warning: `torana restore` refuses this backup, because of its database: {', '.join(foreign)}"

@@ -9,38 +9,32 @@ from typing import Any, cast
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.remote import the_gateway
-from torana.cli.tables import print_rows
+from torana.cli.flags import CommonOptions
+from torana.cli.tables import print_list
 from torana.cli.terminal import on_one_line
 
 app = new_app(is_group=True)
 
 
 @app.command("list")
-def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+def list_(options: CommonOptions) -> None:
     """Show the status of each connector of the running gateway, and the reason if it is not active."""
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    found = gateway.ask("GET", "/v1/status", read=_connectors)
-    if as_json:
-        typer.echo(json.dumps({"items": found}, indent=2))
-        return
-    if not found:
-        typer.echo("There are no connectors; a table such as [connectors.telegram] in the settings adds one.")
-        return
-    print_rows(
+    found = options.gateway().ask("GET", "/v1/status", read=_connectors)
+    print_list(
+        {"items": found},
         ("account", "kind", "state", "since", "waiting", "next try", "reason"),
         map(_row, found),
+        empty="There are no connectors; a table such as [connectors.telegram] in the settings adds one.",
         texts=("reason",),
+        as_json=options.as_json,
     )
 
 
 @app.command()
-def reload(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+def reload(options: CommonOptions) -> None:
     """Reload the settings of the connectors. Accounts without changes stay connected."""
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    changed = gateway.ask("POST", "/v1/connectors/reload", read=_changed_accounts)
-    if as_json:
+    changed = options.gateway().ask("POST", "/v1/connectors/reload", read=_changed_accounts)
+    if options.as_json:
         typer.echo(json.dumps({"changed": changed}, indent=2))
     else:
         typer.echo(on_one_line(f"Changed: {', '.join(changed)}") if changed else "No connector changed.")

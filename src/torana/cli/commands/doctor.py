@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.flags import CommonOptions
 from torana.cli.remote import running_gateway
 from torana.cli.terminal import indented
 from torana.errors import DatabaseUnusable, DataDirUnusable, GatewayError, OperatorError
@@ -32,14 +32,14 @@ class DoctorFinding:
 
 
 @app.command()
-def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+def doctor(options: CommonOptions) -> None:
     """Check the settings, the data, the skills, your tools, the connectors, the MCP servers and the model.
 
     The checks use the settings that the current directory has. The line `gateway` describes the running
     gateway, and lists its settings that differ. The command makes one real model call. It does not contact
     chat platforms.
     """
-    loaded = settings_from(config=config, data_dir=data_dir)
+    loaded = options.loaded
     findings = [
         DoctorFinding("settings", True, "valid"),
         *(
@@ -48,7 +48,7 @@ def doctor(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Jso
             if check is not _redis or loaded.settings.redis_url is not None
         ),
     ]
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:

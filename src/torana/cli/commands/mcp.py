@@ -10,8 +10,7 @@ import typer
 
 from torana.characters import escape_unprintable
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.remote import the_gateway
+from torana.cli.flags import CommonOptions
 from torana.cli.tables import print_rows
 from torana.cli.terminal import indented, on_one_line
 from torana.errors import OperatorError
@@ -20,11 +19,10 @@ app = new_app(is_group=True)
 
 
 @app.command("list")
-def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+def list_(options: CommonOptions) -> None:
     """Show each MCP server of the running gateway, its tools, and the reasons for withheld tools."""
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    found = gateway.ask("GET", "/v1/mcp", read=_items)
-    if as_json:
+    found = options.gateway().ask("GET", "/v1/mcp", read=_items)
+    if options.as_json:
         typer.echo(json.dumps({"items": found}, indent=2))
         return
     if not found:
@@ -42,37 +40,35 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
 
 @app.command()
 def approve(
+    options: CommonOptions,
     server: Annotated[str, typer.Argument(help="The server's name.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Show the new and changed tools of a server, and approve them.
 
     The output is the text that the model would read. A line `note:` says what Torana removed or shortened. A
     line `the server's text:` shows text that the model does not receive.
     """
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    gateway = options.gateway()
     one = next((one for one in gateway.ask("GET", "/v1/mcp", read=_items) if one["server"] == server), None)
     if one is None:
         raise OperatorError(f"there is no MCP server {server!r}; `torana mcp list` shows the servers")
     if one["held"] is None:
-        typer.echo(f"No tool of {server} waits for approval.", err=as_json)
+        typer.echo(f"No tool of {server} waits for approval.", err=options.as_json)
         return
     for tool in one["waiting"]:
-        typer.echo(f"{on_one_line(tool['tool'])}: {indented(tool['description'], by=4)}", err=as_json)
-        typer.echo(json.dumps(tool["inputSchema"]), err=as_json)
+        typer.echo(f"{on_one_line(tool['tool'])}: {indented(tool['description'], by=4)}", err=options.as_json)
+        typer.echo(json.dumps(tool["inputSchema"]), err=options.as_json)
         for note in tool["notes"]:
-            typer.echo(on_one_line(f"note: {note}"), err=as_json)
+            typer.echo(on_one_line(f"note: {note}"), err=options.as_json)
         for text in tool["withheld"]:
-            typer.echo(f"the server's text: {escape_unprintable(text)}", err=as_json)
-        typer.echo(err=as_json)
+            typer.echo(f"the server's text: {escape_unprintable(text)}", err=options.as_json)
+        typer.echo(err=options.as_json)
     if not yes:
-        typer.confirm("Offer these tools to the agent?", abort=True, err=as_json)
+        typer.confirm("Offer these tools to the agent?", abort=True, err=options.as_json)
     path, body = f"/v1/mcp/{server}/approve", {"held": one["held"]}
     after = gateway.ask("POST", path, read=_whole, body=body)
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps(after, indent=2))
     else:
         typer.echo(f"{server} offers {after['tools']} tools.")

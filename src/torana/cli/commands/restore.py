@@ -10,7 +10,7 @@ import typer
 
 from torana.cli.apps import new_app
 from torana.cli.database import backup_target
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.flags import CommonOptions
 from torana.cli.progress import progress_bar
 from torana.cli.terminal import print_result
 from torana.errors import OperatorError
@@ -20,6 +20,7 @@ app = new_app()
 
 @app.command()
 def restore(
+    options: CommonOptions,
     source: Annotated[Path, typer.Argument(help="The file that `torana backup` wrote.")],
     max_size: Annotated[
         str | None,
@@ -28,16 +29,13 @@ def restore(
             "size of the backup. Without this option, no file except the database may have more than 512 MiB."
         ),
     ] = None,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Restore a backup. Stop the gateway first. The replaced data is kept beside the restored data."""
     from torana.store.backup.archive import restore_backup
     from torana.store.engine.lock import DataDirLock
 
     limit = None if max_size is None else _bytes(max_size)
-    settings = settings_from(config=config, data_dir=data_dir).settings
+    settings = options.settings
     database = backup_target(settings)
     with (
         DataDirLock(data_dir=settings.data_dir, address="torana restore"),
@@ -64,7 +62,7 @@ def restore(
         "dataDir": str(settings.data_dir),
         "replaced": bool(restored.replaced),
     }
-    print_result(line, document, as_json=as_json)
+    print_result(line, document, as_json=options.as_json)
 
 
 def _bytes(text: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +10,9 @@ from urllib.parse import quote
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.database import read_store
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.remote import the_gateway
-from torana.cli.tables import print_rows
-from torana.cli.terminal import print_fields, print_result
+from torana.cli.flags import CommonOptions
+from torana.cli.tables import excerpt, print_list
+from torana.cli.terminal import print_document, print_result
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, MissedPolicy, ScheduleState
 
@@ -25,52 +22,44 @@ if TYPE_CHECKING:
 app = new_app(is_group=True)
 
 _Id = Annotated[str, typer.Argument(help="The schedule's id, such as sch_0198….")]
-_SHOWN = 60
 
 
 @app.command("list")
 def list_(
+    options: CommonOptions,
     state: Annotated[ScheduleState | None, typer.Option(help="Only schedules in this state.")] = None,
     user: Annotated[str | None, typer.Option(help="Only schedules of this user.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of schedules.")] = 50,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """List the schedules of all users, the newest first."""
     from torana.store.rows import schedules as rows
 
-    settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.list_schedules, owner=EVERYONE, state=state, user=user, limit=limit)
-    found = read_store(settings, work)
-    if as_json:
-        typer.echo(json.dumps({"items": [_document(schedule) for schedule in found]}, indent=2))
-        return
-    if not found:
-        typer.echo("There are no schedules.")
-        return
-    print_rows(
-        ("schedule", "state", "user", "due (UTC)", "rule", "kind", "text"), map(_row, found), texts=("text",)
-    )
+    found = options.read_store(work)
+    document = {"items": list(map(_document, found))}
+    heads = ("schedule", "state", "user", "due (UTC)", "rule", "kind", "text")
+    empty = "There are no schedules."
+    print_list(document, heads, map(_row, found), empty=empty, texts=("text",), as_json=options.as_json)
 
 
 @app.command()
 def show(
-    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    schedule_id: _Id,
 ) -> None:
     """Show a schedule with the time of its next run, or the reason why there is none."""
     from torana.store.rows import schedules as rows
 
-    settings = settings_from(config=config, data_dir=data_dir).settings
     work = partial(rows.get, owner=EVERYONE, schedule_id=schedule_id)
-    found = read_store(settings, work)
+    found = options.read_store(work)
     if found is None:
         raise OperatorError(f"there is no schedule {schedule_id}; `torana schedules list` lists them")
-    _print(_document(found), as_json=as_json)
+    print_document(_document(found), as_json=options.as_json)
 
 
 @app.command()
 def add(
+    options: CommonOptions,
     text: Annotated[str, typer.Argument(help="The text of the reminder, or the task for the agent.")],
     at: Annotated[
         str | None, typer.Option(help="The time of a single run: 2026-12-24T09:00, or “tomorrow at 9”.")
@@ -91,68 +80,59 @@ def add(
         MissedPolicy | None,
         typer.Option(help="The policy for runs missed while the gateway is down. Default: run_once."),
     ] = None,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Add a reminder or a task to the running gateway."""
     fields = {"text": text, "kind": "task" if task else "remind", "at": at, "rule": rule}
     fields |= {"userId": user, "channelId": channel, "timezone": timezone, "missed": missed}
     body = {name: value for name, value in fields.items() if value is not None}
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    gateway = options.gateway()
     made: dict[str, Any] = gateway.ask("POST", "/v1/schedules", read=dict, body=body)
-    print_result(f"{made['id']} is due at {made['dueAt']}", made, as_json=as_json)
+    print_result(f"{made['id']} is due at {made['dueAt']}", made, as_json=options.as_json)
 
 
 @app.command()
 def remove(
-    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    schedule_id: _Id,
 ) -> None:
     """Remove a schedule. If the schedule has already started a turn, the turn continues."""
-    removed = _ask("DELETE", schedule_id, "", config, data_dir)
-    print_result(f"{schedule_id} is removed", removed, as_json=as_json)
+    removed = _ask("DELETE", schedule_id, "", options)
+    print_result(f"{schedule_id} is removed", removed, as_json=options.as_json)
 
 
 @app.command()
 def pause(
-    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    schedule_id: _Id,
 ) -> None:
     """Pause a schedule until it is resumed."""
-    paused = _ask("POST", schedule_id, "/pause", config, data_dir)
-    print_result(f"{schedule_id} is {paused['state']}", paused, as_json=as_json)
+    paused = _ask("POST", schedule_id, "/pause", options)
+    print_result(f"{schedule_id} is {paused['state']}", paused, as_json=options.as_json)
 
 
 @app.command()
 def resume(
-    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    schedule_id: _Id,
 ) -> None:
     """Resume a schedule. A one-off schedule that was missed runs now."""
-    resumed = _ask("POST", schedule_id, "/resume", config, data_dir)
-    print_result(f"{schedule_id} is due at {resumed['dueAt']}", resumed, as_json=as_json)
+    resumed = _ask("POST", schedule_id, "/resume", options)
+    print_result(f"{schedule_id} is due at {resumed['dueAt']}", resumed, as_json=options.as_json)
 
 
 @app.command()
 def run(
-    schedule_id: _Id, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    schedule_id: _Id,
 ) -> None:
     """Run an active schedule now. A repeating schedule continues, and a one-off schedule ends."""
-    due = _ask("POST", schedule_id, "/run", config, data_dir)
-    print_result(f"{schedule_id} runs now", due, as_json=as_json)
+    due = _ask("POST", schedule_id, "/run", options)
+    print_result(f"{schedule_id} runs now", due, as_json=options.as_json)
 
 
-def _ask(
-    method: str, schedule_id: str, action: str, config: ConfigFlag, data_dir: DataDirFlag
-) -> Mapping[str, Any]:
+def _ask(method: str, schedule_id: str, action: str, options: CommonOptions) -> Mapping[str, Any]:
     """Return the schedule after a request to the gateway. Raises ``OperatorError``, also for a refusal."""
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
-    return gateway.ask(method, f"/v1/schedules/{quote(schedule_id, safe='')}{action}", read=dict)
-
-
-def _print(schedule: Mapping[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(schedule, indent=2))
-        return
-    print_fields(schedule)
+    return options.gateway().ask(method, f"/v1/schedules/{quote(schedule_id, safe='')}{action}", read=dict)
 
 
 def _document(schedule: Schedule) -> Mapping[str, Any]:
@@ -169,5 +149,5 @@ def _row(schedule: Schedule) -> tuple[str, ...]:
         f"{schedule.due_at:%Y-%m-%d %H:%M}" if schedule.due_at else "-",
         schedule.cron or "-",
         schedule.kind,
-        " ".join(schedule.text.split())[:_SHOWN],
+        excerpt(schedule.text),
     )

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.database import read_store
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.tables import print_rows
+from torana.cli.flags import CommonOptions, ConfigFlag, DataDirFlag
+from torana.cli.tables import excerpt, print_list
 from torana.cli.terminal import print_fields, printable
 from torana.errors import OperatorError
 from torana.messages import EVERYONE, ExportFormat
@@ -23,47 +22,37 @@ from torana.messages import EVERYONE, ExportFormat
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from torana.config import Settings
     from torana.sessions.listing import Session, SessionMessage
 
 app = new_app(is_group=True)
 
 _SessionId = Annotated[str, typer.Argument(help="The session's id, such as ses_0198….")]
-_SHOWN = 60
 
 
 @app.command("list")
 def list_(
+    options: CommonOptions,
     channel: Annotated[str | None, typer.Option(help="Only sessions of this channel.")] = None,
     user: Annotated[str | None, typer.Option(help="Only sessions in which this user sent a message.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of sessions.")] = 20,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """List the sessions, the most recently used first."""
     from torana.sessions.listing import session_of
     from torana.store.rows import sessions as rows
 
-    settings = _settings(config, data_dir)
     work = partial(rows.list_sessions, owner=EVERYONE, channel=channel, user=user, before=None, limit=limit)
-    found = [session_of(row) for row in read_store(settings, work)]
-    if as_json:
-        typer.echo(json.dumps({"items": [_record(session) for session in found]}, indent=2))
-        return
-    if not found:
-        typer.echo("There are no matching sessions.")
-        return
-    print_rows(("session", "channel", "turns", "last used", "title"), map(_row, found), texts=("title",))
+    found = [session_of(row) for row in options.read_store(work)]
+    document = {"items": list(map(_record, found))}
+    heads = ("session", "channel", "turns", "last used", "title")
+    empty = "There are no matching sessions."
+    print_list(document, heads, map(_row, found), empty=empty, texts=("title",), as_json=options.as_json)
 
 
 @app.command()
 def show(
+    options: CommonOptions,
     session_id: _SessionId,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="The number of the session's newest turns.")] = 20,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Show a session with its newest messages."""
     from torana.api.schemas.turns import MessageItem
@@ -77,11 +66,10 @@ def show(
         said = rows.list_turns(connection, EVERYONE, session_id, from_seq=first, limit=turns)
         return session, [message for row in said for message in messages_of(row)]
 
-    session, messages = read_store(_settings(config, data_dir), read)
-    if as_json:
+    session, messages = options.read_store(read)
+    if options.as_json:
         items = [MessageItem.from_message(message).model_dump(mode="json") for message in messages]
-        document = _record(session) | {"messages": items}
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(json.dumps(_record(session) | {"messages": items}, indent=2))
         return
     print_fields(_record(session))
     for message in messages:
@@ -111,7 +99,7 @@ def export(
             for message in _every_message(connection, session_id):
                 file.write(shown(format_message(message, form)))
 
-    read_store(_settings(config, data_dir), write)
+    CommonOptions(config=config, data_dir=data_dir).read_store(write)
 
 
 def _open_output(output: Path | None) -> Any:
@@ -140,10 +128,6 @@ def _every_message(connection: Connection, session_id: str) -> Iterator[SessionM
         seq = said[-1]["seq"]
 
 
-def _settings(config: Path | None, data_dir: Path | None) -> Settings:
-    return settings_from(config=config, data_dir=data_dir).settings
-
-
 def _find_session(connection: Connection, session_id: str) -> Session:
     from torana.sessions.listing import session_of
     from torana.store.rows import sessions as rows
@@ -155,7 +139,7 @@ def _find_session(connection: Connection, session_id: str) -> Session:
 
 
 def _row(session: Session) -> tuple[str, ...]:
-    channel, title = (" ".join(text.split())[:_SHOWN] for text in (session.channel, session.title or "-"))
+    channel, title = excerpt(session.channel), excerpt(session.title or "-")
     return session.id, channel, str(session.turns), f"{session.updated_at:%Y-%m-%d %H:%M:%S}", title
 
 

@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.remote import the_gateway
+from torana.cli.flags import CommonOptions
 from torana.cli.tables import print_rows
 from torana.cli.terminal import on_one_line
 
@@ -24,6 +23,7 @@ def tools() -> None:
 
 @app.command("list")
 def list_(
+    options: CommonOptions,
     user: Annotated[
         str | None,
         typer.Option(
@@ -34,16 +34,13 @@ def list_(
     skill: Annotated[
         str | None, typer.Option(help="Show the permissions after the agent has opened this skill.")
     ] = None,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """List all tools of the running gateway, including MCP tools, with their permissions."""
-    gateway = the_gateway(settings_from(config=config, data_dir=data_dir).settings)
+    gateway = options.gateway()
     named = {"user": user, "token": token, "skill": skill}
     query = urlencode({name: value for name, value in named.items() if value})
     document: dict[str, Any] = gateway.ask("GET", f"/v1/tools?{query}", read=dict)
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps(document, indent=2))
         return
     heads = ("tool", "permission", "why", "description")

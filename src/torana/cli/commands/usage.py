@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.database import read_store
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.flags import CommonOptions
 from torana.cli.terminal import on_one_line
 from torana.errors import OperatorError
 from torana.messages import USAGE_DAYS_LIMIT, utc_now
@@ -30,14 +29,12 @@ _BAR = 40
 
 @app.command()
 def usage(
+    options: CommonOptions,
     user: Annotated[str | None, typer.Option(help="Only usage of this user.")] = None,
     token: Annotated[str | None, typer.Option(help="Only usage of this token, by its id.")] = None,
     days: Annotated[
         int, typer.Option(min=1, max=USAGE_DAYS_LIMIT, help=("The number of days up to today, in UTC."))
     ] = 30,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Show messages, tokens and money per day, and the state of the limits.
 
@@ -52,11 +49,10 @@ def usage(
 
     if user is not None and token is not None:
         raise OperatorError("--user and --token exclude each other; give one of them")
-    settings = settings_from(config=config, data_dir=data_dir).settings
     subject = Subject(user=user, token=token)
-    work = partial(report, subject=subject, limits=limits_of(settings), days=days, at=utc_now())
-    found = read_store(settings, work)
-    if as_json:
+    work = partial(report, subject=subject, limits=limits_of(options.settings), days=days, at=utc_now())
+    found = options.read_store(work)
+    if options.as_json:
         spending = SpendingBody.from_report(found).model_dump(mode="json")
         typer.echo(json.dumps({"account": subject.account} | spending, indent=2))
         return

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.flags import CommonOptions
 from torana.cli.remote import the_gateway
 from torana.cli.terminal import print_result, printable
 from torana.errors import OperatorError
@@ -27,18 +27,16 @@ _PATIENCE = 600
 
 @app.command()
 def export(
+    options: CommonOptions,
     user_id: _UserId,
     output: Annotated[Path, typer.Option("--output", "-o", help="The zip file to write.")],
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Write all data of a user into a new zip file. A user without data is an error."""
     from torana.api.user_ids import write_user_id
 
     if output.exists():
         raise OperatorError(f"{output} already exists; name another file")
-    settings = settings_from(config=config, data_dir=data_dir).settings
+    settings = options.settings
     gateway = the_gateway(settings)
     # A new file that only its owner can read, also in a directory of other users.
     handle, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
@@ -58,28 +56,26 @@ def export(
     holds = ", ".join(f"{name} {count}" for name, count in counts.items())
     size = output.stat().st_size
     written = {"file": str(output), "bytes": size, "counts": counts}
-    print_result(f"{output} ({size:,} bytes): {holds}", written, as_json=as_json)
+    print_result(f"{output} ({size:,} bytes): {holds}", written, as_json=options.as_json)
 
 
 @app.command()
 def erase(
+    options: CommonOptions,
     user_id: _UserId,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Erase all data of a user, and list what was erased and kept. This cannot be undone."""
     from torana.api.user_ids import write_user_id
 
-    settings = settings_from(config=config, data_dir=data_dir).settings
+    settings = options.settings
     if not yes:
         question = f"Permanently erase all data of {printable(user_id)!r}?"
-        typer.confirm(question, abort=True, err=as_json)
+        typer.confirm(question, abort=True, err=options.as_json)
     place = f"/v1/users/{write_user_id(user_id)}"
     with the_gateway(settings).stream("DELETE", place, timeout=_PATIENCE) as answer:
         receipt = json.loads(answer.read())
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps(receipt, indent=2))
     else:
         typer.echo(printable(_format_receipt(receipt)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torana.cli.apps import new_app
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.flags import CommonOptions
 from torana.cli.progress import progress_bar
 from torana.cli.tables import print_rows
 from torana.cli.terminal import print_result
@@ -37,6 +37,7 @@ def database() -> None:
 
 @app.command("copy")
 def copy(
+    options: CommonOptions,
     to: Annotated[
         Kind,
         typer.Option(
@@ -48,9 +49,6 @@ def copy(
     restart: Annotated[
         bool, typer.Option("--restart", help="Delete an unfinished copy, and copy from the beginning.")
     ] = False,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Copy all data between SQLite and PostgreSQL. Stop the gateway first.
 
@@ -62,12 +60,12 @@ def copy(
     from torana.store.copying.database_copy import copy_between
     from torana.store.engine.lock import DataDirLock
 
-    settings = settings_from(config=config, data_dir=data_dir).settings
+    settings = options.settings
     source, target = _sides(settings, to)
     source.check_there()
     with DataDirLock(data_dir=settings.data_dir, address="torana database copy"):
         report = asyncio.run(copy_between(source, target, restart=restart, show_progress=progress_bar))
-    _print(report, str(source), str(target), as_json=as_json)
+    _print(report, str(source), str(target), as_json=options.as_json)
 
 
 def _sides(settings: Settings, to: Kind) -> tuple[DatabasePlace, CopyTarget]:

@@ -12,7 +12,7 @@ import typer
 
 from torana.cli.apps import new_app
 from torana.cli.commands.service.definitions import checked_settings, own_service, system_service
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag
+from torana.cli.flags import CommonOptions, JsonFlag
 from torana.cli.init_systems.base import InitSystem
 from torana.cli.init_systems.detection import check_permitted, find_init_system
 from torana.cli.init_systems.installation import (
@@ -40,6 +40,7 @@ SystemFlag = Annotated[
 
 @app.command()
 def install(
+    options: CommonOptions,
     system: SystemFlag = False,
     backup_to: Annotated[
         Path | None,
@@ -54,9 +55,6 @@ def install(
     only_print: Annotated[
         bool, typer.Option("--print", help="Print the files of the service, and change nothing.")
     ] = False,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Install and start the service. An installed service is replaced.
 
@@ -66,17 +64,17 @@ def install(
     if not only_print:
         check_permitted(system=system, uid=os.geteuid())
     init_system = find_init_system(system=system)
-    installer = _installer(init_system, as_json=as_json)
+    installer = _installer(init_system, as_json=options.as_json)
     if system:
-        if config is not None or data_dir is not None:
+        if options.config is not None or options.data_dir is not None:
             raise OperatorError(
                 f"with --system, the settings are in {SYSTEM_SETTINGS} and the data in {SYSTEM_DATA}; omit "
                 "--config and --data-dir"
             )
         service = system_service(backup_to, keep)
     else:
-        loaded = checked_settings(config, data_dir)
-        service = own_service(loaded, config, backup_to, keep)
+        loaded = checked_settings(options)
+        service = own_service(loaded, options.config, backup_to, keep)
         if not only_print and not installer.is_installed() and (gateway := running_gateway(loaded.settings)):
             raise OperatorError(f"a gateway runs already at {gateway.address}; stop it, and run this again")
     if not backups:
@@ -84,11 +82,11 @@ def install(
     if only_print:
         files = init_system.files(service)
         shown = json.dumps({str(path): text for path, text in files.items()}, indent=2)
-        typer.echo(shown if as_json else format_files(files), nl=as_json)
+        typer.echo(shown if options.as_json else format_files(files), nl=options.as_json)
         return
     written = installer.install(service)
     line = "the service is installed and started; `torana service logs` shows its log"
-    print_result(line, {"written": list(map(str, written))}, as_json=as_json)
+    print_result(line, {"written": list(map(str, written))}, as_json=options.as_json)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from torana.cli.flags import settings_from
+from torana.cli.flags import CommonOptions
 from torana.cli.init_systems.base import Command, ServiceDefinition
 from torana.cli.init_systems.systemd import SYSTEM_BACKUPS, SYSTEM_DATA, SYSTEM_SETTINGS
 from torana.cli.terminal import printable
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _STOP_MARGIN = 30
 
 
-def checked_settings(config: Path | None, data_dir: Path | None) -> Loaded:
+def checked_settings(options: CommonOptions) -> Loaded:
     """Load and check the settings of this folder, and warn about those that only this shell has."""
     from torana.app.checks import settings_faults
 
-    loaded = settings_from(config=config, data_dir=data_dir)
+    loaded = options.loaded
     if faults := settings_faults(loaded):
         raise ConfigInvalid("\n".join(faults))
     _warn_about_variables(loaded)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from torana.cli.commands.models.choice import ChosenModel, check_environment, ch
 from torana.cli.commands.setup import files, platforms
 from torana.cli.commands.setup.platforms import ConnectedPlatform, FirstSender
 from torana.cli.commands.setup.questions import Questions, questions
-from torana.cli.remote import act_by_hand, own_database, running_gateway
+from torana.cli.remote import act_by_hand, run_by_hand, running_gateway
 from torana.cli.terminal import on_one_line, printable
 from torana.config import Loaded, load
 from torana.config.loading import FILE_NAME
@@ -26,6 +25,7 @@ from torana.errors import GatewayError, OperatorError
 from torana.messages import utc_now
 from torana.models.providers import BUILTIN
 from torana.people.pairing import Pairing
+from torana.store.engine.database import Database
 
 T = TypeVar("T")
 
@@ -240,9 +240,12 @@ def approve_first_sender(ask: Questions, platform: ConnectedPlatform, loaded: Lo
 
 def _approve(platform: ConnectedPlatform, sender: FirstSender, loaded: Loaded) -> None:
     who = f"{platform.kind}:{sender.id}"
-    with own_database(loaded.settings, making=True) as database:
+
+    async def approve(database: Database) -> None:
         pairing = Pairing(database=database, clock=utc_now)
-        asyncio.run(pairing.approve(who, user=None, kinds=frozenset({platform.kind}), act=act_by_hand()))
+        await pairing.approve(who, user=None, kinds=frozenset({platform.kind}), act=act_by_hand())
+
+    run_by_hand(loaded.settings, approve, making=True)
     typer.echo(on_one_line(f"{who} is approved. The gateway answers the message after it starts."))
 
 

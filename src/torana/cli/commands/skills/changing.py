@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlencode
 
 import typer
 
 from torana.cli.commands.skills.listing import Slug
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
-from torana.cli.remote import RunningGateway, act_by_hand, own_database, running_gateway
+from torana.cli.flags import CommonOptions
+from torana.cli.remote import act_by_hand, run_by_hand, running_gateway
 from torana.cli.terminal import on_one_line
-from torana.errors import GatewayError, OperatorError
+from torana.errors import OperatorError
 
 if TYPE_CHECKING:
     from torana.api.schemas.skills import SkillDetailBody
     from torana.config import Loaded
     from torana.skills.installation.fetching import Fetcher
     from torana.skills.installation.installer import SkillInstaller
+    from torana.store.engine.database import Database
+    from torana.store.rows.extensions.skills import SkillDecision
 
 #: Seconds for the gateway to unpack and scan an archive.
 _PATIENCE = 180.0
@@ -29,18 +30,12 @@ _PATIENCE = 180.0
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
-    """A change that can be made through a running gateway or directly."""
-
-    method: str
-    path: str
-    by_hand: Callable[[SkillInstaller], Coroutine[Any, Any, object]]
-    #: The request's body: JSON, or an archive.
-    body: Mapping[str, Any] | bytes | None = None
+#: Makes a change without a gateway, and returns the skill.
+_ByHand = Callable[["SkillInstaller"], Coroutine[Any, Any, "SkillDecision | None"]]
 
 
 def install(
+    options: CommonOptions,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -53,20 +48,17 @@ def install(
         str | None, typer.Option(help=("The skill's folder, if the source contains several."))
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Install every skill of each source.")] = False,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Fetch skills into quarantine. A skill is loaded only after you approve it."""
     if path is not None and (every or len(sources) > 1):
         raise OperatorError("--path chooses one skill of one source; leave it out")
-    loaded = settings_from(config=config, data_dir=data_dir)
+    loaded = options.loaded
     if len(sources) == 1 and not every:
         archive, origin = _fetch_archive(loaded, sources[0], path)
-        _tell_report(loaded, _install(loaded, archive, origin, path), as_json=as_json)
+        _tell_report(loaded, _install(loaded, archive, origin, path), as_json=options.as_json)
         return
     bodies, failed = _install_several(loaded, sources, every=every)
-    if as_json:
+    if options.as_json:
         items = [body.model_dump(mode="json") for body in bodies]
         typer.echo(json.dumps({"items": items}, indent=2))
     elif bodies:
@@ -77,14 +69,14 @@ def install(
 
 def _install(loaded: Loaded, archive: bytes, origin: str, path: str | None) -> str:
     """Put a skill of an archive in quarantine and return its slug. Raises ``OperatorError``."""
-
-    async def by_hand(changes: SkillInstaller) -> str:
-        made = await changes.install_archive(archive, origin=origin, path=path, act=act_by_hand())
-        return made.slug
-
     query = urlencode({"origin": origin, **({"path": path} if path else {})})
-    change = _Change(method="POST", path=f"/v1/skills?{query}", body=archive, by_hand=by_hand)
-    return _apply_change(loaded, change)
+    return _apply_change(
+        loaded,
+        "POST",
+        f"/v1/skills?{query}",
+        lambda changes: changes.install_archive(archive, origin=origin, path=path, act=act_by_hand()),
+        body=archive,
+    )
 
 
 def _install_several(
@@ -136,6 +128,7 @@ def _tell_installed(bodies: Sequence[SkillDetailBody]) -> None:
 
 
 def approve(
+    options: CommonOptions,
     slug: Slug,
     instructions_only: Annotated[
         bool,
@@ -145,9 +138,6 @@ def approve(
         ),
     ] = False,
     yes: Yes = False,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Show a skill's requirements and suspicious lines, and ask whether to approve it.
 
@@ -157,65 +147,56 @@ def approve(
     from torana.cli.commands.skills.printing import report_lines
     from torana.cli.commands.skills.reading import SkillsHere
 
-    loaded = settings_from(config=config, data_dir=data_dir)
+    loaded = options.loaded
     body = SkillsHere(loaded).body(slug)
     version = body.newer or body.current
     if version is None:
         raise OperatorError(f"{slug} cannot be loaded: {body.fault}")
     if not yes:
-        if as_json:
+        if options.as_json:
             raise OperatorError("--json cannot ask for confirmation; add --yes")
         lines = [f"{slug}: {version.description}", *report_lines(version)]
         typer.echo("\n".join(map(on_one_line, lines)))
         what = "Load it as instructions only" if instructions_only else ("Approve it with all of its needs")
         typer.confirm(f"{what}?", abort=True)
     digest, scripts = version.digest, not instructions_only
-
-    async def by_hand(changes: SkillInstaller) -> None:
-        await changes.approve(slug, digest=digest, grant=scripts, act=act_by_hand())
-
-    asked = {"digest": digest, "scripts": scripts}
-    _change(loaded, slug, "POST", "/approve", by_hand, body=asked, as_json=as_json)
+    _change(
+        options,
+        slug,
+        "/approve",
+        lambda changes: changes.approve(slug, digest=digest, grant=scripts, act=act_by_hand()),
+        body={"digest": digest, "scripts": scripts},
+    )
     if scripts:
         _warn_of_secrets(loaded, slug, version.needs.secrets)
 
 
 def enable(
-    slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    slug: Slug,
 ) -> None:
     """Enable a disabled skill. Its approval still applies."""
-
-    async def by_hand(changes: SkillInstaller) -> None:
-        await changes.enable(slug, act=act_by_hand())
-
-    loaded = settings_from(config=config, data_dir=data_dir)
-    _change(loaded, slug, "POST", "/enable", by_hand, as_json=as_json)
+    _change(options, slug, "/enable", lambda changes: changes.enable(slug, act=act_by_hand()))
 
 
 def disable(
-    slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    slug: Slug,
 ) -> None:
     """Disable a skill until it is enabled again."""
-
-    async def by_hand(changes: SkillInstaller) -> None:
-        await changes.disable(slug, act=act_by_hand())
-
-    loaded = settings_from(config=config, data_dir=data_dir)
-    _change(loaded, slug, "POST", "/disable", by_hand, as_json=as_json)
+    _change(options, slug, "/disable", lambda changes: changes.disable(slug, act=act_by_hand()))
 
 
 def update(
+    options: CommonOptions,
     slug: Slug,
     source: Annotated[str | None, typer.Argument(help="The new source, if the skill has moved.")] = None,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Fetch an installed skill again. A new version waits in quarantine; the approved one stays active."""
     from torana.cli.commands.skills.reading import SkillsHere
     from torana.skills.installation.installer import UPLOAD
 
-    loaded = settings_from(config=config, data_dir=data_dir)
+    loaded = options.loaded
     decision = SkillsHere(loaded).installed.decision(slug)
     origin = source or (decision and decision.origin)
     if decision is None or decision.folder is None:
@@ -227,12 +208,14 @@ def update(
     except OperatorError as error:
         hint = "" if source else f" If it has moved: torana skills update {slug} NEW-SOURCE"
         raise OperatorError(f"{error.detail}{hint}") from error
-
-    async def by_hand(changes: SkillInstaller) -> None:
-        await changes.update_from_archive(slug, archive, act=act_by_hand())
-
-    _apply_change(loaded, _Change(method="POST", path=_path(slug, "/update"), body=archive, by_hand=by_hand))
-    body = _tell_report(loaded, slug, as_json=as_json)
+    _apply_change(
+        loaded,
+        "POST",
+        _path(slug, "/update"),
+        lambda changes: changes.update_from_archive(slug, archive, act=act_by_hand()),
+        body=archive,
+    )
+    body = _tell_report(loaded, slug, as_json=options.as_json)
     if decision.next_digest is not None and body.newer is None:
         typer.echo(
             "its newer version no longer exists at the source, and was removed from quarantine", err=True
@@ -240,16 +223,14 @@ def update(
 
 
 def remove(
-    slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    slug: Slug,
 ) -> None:
     """Delete an installed skill."""
-
-    async def by_hand(changes: SkillInstaller) -> None:
-        await changes.remove(slug, act=act_by_hand())
-
-    loaded = settings_from(config=config, data_dir=data_dir)
-    _apply_change(loaded, _Change(method="DELETE", path=_path(slug), by_hand=by_hand))
-    typer.echo(json.dumps({"slug": slug}) if as_json else f"{slug} is removed")
+    _apply_change(
+        options.loaded, "DELETE", _path(slug), lambda changes: changes.remove(slug, act=act_by_hand())
+    )
+    typer.echo(json.dumps({"slug": slug}) if options.as_json else f"{slug} is removed")
 
 
 def _warn_of_secrets(loaded: Loaded, slug: str, granted: Collection[str]) -> None:
@@ -271,43 +252,43 @@ def _warn_of_secrets(loaded: Loaded, slug: str, granted: Collection[str]) -> Non
 
 
 def _change(
-    loaded: Loaded,
+    options: CommonOptions,
     slug: str,
-    method: str,
     end: str,
-    by_hand: Callable[[SkillInstaller], Coroutine[Any, Any, object]],
+    by_hand: _ByHand,
     *,
     body: Mapping[str, Any] | None = None,
-    as_json: bool,
 ) -> None:
+    """Make a change, and print the skill's state. Raises ``OperatorError`` if it is refused."""
     from torana.cli.commands.skills.reading import SkillsHere
 
-    _apply_change(loaded, _Change(method=method, path=_path(slug, end), body=body, by_hand=by_hand))
-    skill = SkillsHere(loaded).body(slug)
-    typer.echo(_json(skill) if as_json else on_one_line(_state_line(skill)))
+    _apply_change(options.loaded, "POST", _path(slug, end), by_hand, body=body)
+    skill = SkillsHere(options.loaded).body(slug)
+    typer.echo(_json(skill) if options.as_json else on_one_line(_state_line(skill)))
 
 
-def _apply_change(loaded: Loaded, change: _Change) -> str:
+def _apply_change(
+    loaded: Loaded, method: str, path: str, by_hand: _ByHand, *, body: Mapping[str, Any] | bytes | None = None
+) -> str:
     """Make a change and return the skill's slug. Raises ``OperatorError`` if it is refused."""
     from torana.cli.commands.skills.reading import SkillsHere
     from torana.skills.installation.installer import SkillInstaller
 
+    async def change(database: Database) -> str:
+        here = SkillsHere(loaded)
+        changes = SkillInstaller(
+            database=database, skills=here.skills, installed=here.installed, fetcher=_fetcher(loaded)
+        )
+        changed = await by_hand(changes)
+        return changed.slug if changed else ""
+
     gateway = running_gateway(loaded.settings)
     with _waiting("unpacking and scanning the skill"):
-        if gateway is not None:
-            return _ask_gateway(gateway, change)
-        with own_database(loaded.settings, making=True) as database:
-            here = SkillsHere(loaded)
-            changes = SkillInstaller(
-                database=database, skills=here.skills, installed=here.installed, fetcher=_fetcher(loaded)
-            )
-            return str(_run(change.by_hand(changes)))
-
-
-def _ask_gateway(gateway: RunningGateway, change: _Change) -> str:
-    if isinstance(change.body, bytes):
-        return gateway.send(change.method, change.path, read=_slug_of, archive=change.body, timeout=_PATIENCE)
-    return gateway.ask(change.method, change.path, read=_slug_of, body=change.body)
+        if gateway is None:
+            return run_by_hand(loaded.settings, change, making=True)
+        if isinstance(body, bytes):
+            return gateway.send(method, path, read=_slug_of, archive=body, timeout=_PATIENCE)
+        return gateway.ask(method, path, read=_slug_of, body=body)
 
 
 def _slug_of(document: Any) -> str:
@@ -336,15 +317,6 @@ def _fetcher(loaded: Loaded) -> Fetcher:
 
     guard = Guard(allow=loaded.settings.web_allow, deny=loaded.settings.web_deny)
     return open_fetcher(guard=guard, environ=os.environ, local=True)
-
-
-def _run(work: Coroutine[Any, Any, object]) -> object:
-    import asyncio
-
-    try:
-        return asyncio.run(work)
-    except GatewayError as error:
-        raise OperatorError(error.detail) from error
 
 
 def _waiting(label: str) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torana.cli.flags import ConfigFlag, DataDirFlag, JsonFlag, settings_from
+from torana.cli.flags import CommonOptions
 from torana.cli.tables import shorten
 from torana.cli.terminal import on_one_line, printable
 from torana.errors import OperatorError
@@ -22,16 +22,16 @@ _WIDTH = 80
 Slug = Annotated[str, typer.Argument(help="The skill's short name.")]
 
 
-def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False) -> None:
+def list_(options: CommonOptions) -> None:
     """List the loaded skills, then the other skills: in quarantine, disabled, changed or broken."""
     from torana.api.schemas.skills import SkillStandingBody
     from torana.cli.commands.skills.reading import SkillsHere
 
-    here = SkillsHere(settings_from(config=config, data_dir=data_dir))
+    here = SkillsHere(options.loaded)
     catalogue = here.skills.catalogue()
     waiting = [one for one in here.statuses.list_statuses() if one.state in ("quarantine", "disabled")]
     active = [one for one in here.statuses.list_statuses() if one.state == "active"]
-    if as_json:
+    if options.as_json:
         records = [
             _record(here.skills, skill) | {"warnings": list(skill.warnings)} for skill in catalogue.loaded
         ]
@@ -52,17 +52,18 @@ def list_(config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: Json
 
 
 def show(
-    slug: Slug, config: ConfigFlag = None, data_dir: DataDirFlag = None, as_json: JsonFlag = False
+    options: CommonOptions,
+    slug: Slug,
 ) -> None:
     """Show a skill: its location, requirements, suspicious lines, files and instructions."""
     from torana.cli.commands.skills.reading import SkillsHere
 
-    here = SkillsHere(settings_from(config=config, data_dir=data_dir))
+    here = SkillsHere(options.loaded)
     shown = here.get(slug)
     look = shown.newer or shown.current
     if look is None:
         raise OperatorError(f"{slug} could not be loaded: {shown.status.fault}")
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps(_details(here.skills, shown), indent=2))
     else:
         _print(shown, look)
