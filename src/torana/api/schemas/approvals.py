@@ -141,13 +141,7 @@ class ToolBody(Wire):
     @classmethod
     def from_offer(cls, offer: ToolOverview) -> Self:
         """Return the body of a tool."""
-        return cls(
-            name=offer.name,
-            description=offer.description,
-            idempotent=offer.idempotent,
-            permission=offer.verdict.permission,
-            why=offer.verdict.why,
-        )
+        return cls.from_object(offer, permission=offer.verdict.permission, why=offer.verdict.why)
 
 
 class ToolsBody(Wire):

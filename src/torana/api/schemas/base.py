@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -58,6 +58,12 @@ class Wire(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, from_attributes=True, serialize_by_alias=True
     )
+
+    @classmethod
+    def from_object(cls, source: object, /, **fields: Any) -> Self:
+        """Return the body with these fields; the others are attributes of the object with the same names."""
+        others = {name: getattr(source, name) for name in cls.model_fields if name not in fields}
+        return cls.model_validate(others | fields)
 
 
 class RequestBody(Wire):

@@ -118,14 +118,11 @@ class SenderBody(Wire):
     @classmethod
     def from_paired(cls, paired: Paired) -> Self:
         """Return the body of a stored sender."""
-        return cls(
+        return cls.from_object(
+            paired,
             sender=f"{paired.asker.kind}:{paired.asker.sender}",
             name=paired.asker.name,
             account=paired.asker.account,
-            state=paired.state,
-            user=paired.user,
-            asked_at=paired.asked_at,
-            decided_at=paired.decided_at,
         )
 
 

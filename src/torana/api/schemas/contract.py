@@ -117,18 +117,14 @@ class AnswerBody(Wire):
     @classmethod
     def from_turn(cls, turn: Turn) -> Self:
         """Return the body of a completed turn."""
-        return cls.model_validate(
-            {
-                "reply": turn.reply or "",
-                "id": turn.id,
-                "channel_id": turn.channel,
-                "user_id": turn.user,
-                "session_id": turn.session_id,
-                "status": turn.state,
-                "model": turn.model or "unknown",
-                "usage": turn.usage,
-                "created_at": turn.created_at,
-            }
+        return cls.from_object(
+            turn,
+            reply=turn.reply or "",
+            channel_id=turn.channel,
+            user_id=turn.user,
+            status=turn.state,
+            approval=None,
+            model=turn.model or "unknown",
         )
 
     @classmethod
@@ -207,16 +203,4 @@ class SkillBody(Wire):
     @classmethod
     def from_skill(cls, skill: Skill, missing: MissingRequirement) -> Self:
         """Return the body of a loaded skill."""
-        return cls(
-            slug=skill.slug,
-            title=skill.title,
-            source=skill.source,
-            description=skill.description,
-            requires_auth=skill.requires_auth,
-            version=skill.version,
-            license=skill.license,
-            eligible=not any(missing.values()),
-            missing=Missing(**missing),
-            tags=list(skill.tags),
-            digest=skill.digest,
-        )
+        return cls.from_object(skill, eligible=not any(missing.values()), missing=missing)

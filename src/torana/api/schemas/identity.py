@@ -83,14 +83,7 @@ class SignInCodeBody(Wire):
     @classmethod
     def from_code(cls, issued: IssuedCode) -> Self:
         """Return the body of a new code."""
-        code = issued.code
-        return cls(
-            id=code.id,
-            code=issued.secret,
-            user=code.user,
-            scopes=sorted(code.scopes),
-            expires_at=code.expires_at,
-        )
+        return cls.from_object(issued.code, code=issued.secret, scopes=sorted(issued.code.scopes))
 
 
 class SignInBody(Wire):
@@ -106,6 +99,4 @@ class SignInBody(Wire):
     @classmethod
     def from_code(cls, code: SignInCode) -> Self:
         """Return the body of an open code."""
-        return cls(
-            created_by=code.created_by, user=code.user, scopes=sorted(code.scopes), expires_at=code.expires_at
-        )
+        return cls.from_object(code, scopes=sorted(code.scopes))

@@ -28,22 +28,7 @@ class McpServerBody(Wire):
     @classmethod
     def from_supervisor(cls, supervisor: McpSupervisor, /, **fields: Any) -> Self:
         """Return the body of a server; ``fields`` are the other fields of a subclass."""
-        status = supervisor.status
-        return cls.model_validate(
-            {
-                "server": status.server,
-                "transport": status.transport,
-                "state": status.state,
-                "since": status.since,
-                "reason": status.reason,
-                "next_try": status.next_try,
-                "connections": status.connections,
-                "calls": status.calls,
-                "failed_calls": status.failed_calls,
-                "tools": len(supervisor.offers),
-                **fields,
-            }
-        )
+        return cls.from_object(supervisor.status, tools=len(supervisor.offers), **fields)
 
 
 class McpToolBody(Wire):
@@ -64,16 +49,7 @@ class McpToolBody(Wire):
     @classmethod
     def from_offer(cls, offer: ToolOffer) -> Self:
         """Return the body of a tool."""
-        return cls(
-            name=offer.name,
-            tool=offer.tool,
-            permission=offer.permission,
-            idempotent=offer.idempotent,
-            description=offer.description,
-            input_schema=dict(offer.schema),
-            notes=list(offer.notes),
-            withheld=list(offer.withheld),
-        )
+        return cls.from_object(offer, input_schema=offer.schema)
 
 
 class McpLeftOut(Wire):
@@ -99,7 +75,6 @@ class McpDetailsBody(McpServerBody):
         listing = supervisor.status.listing
         return super().from_supervisor(
             supervisor,
-            held=supervisor.status.held,
             offered=[McpToolBody.from_offer(offer) for offer in listing.offers],
             waiting=[McpToolBody.from_offer(offer) for offer in supervisor.waiting],
             left_out=listing.left_out,

@@ -78,16 +78,7 @@ class MemoryBody(Wire):
     @classmethod
     def from_memory(cls, memory: Remembered, /, **fields: Any) -> Self:
         """Return the body of a stored memory; ``fields`` are the other fields of a subclass."""
-        return cls(
-            id=memory.id,
-            text=memory.text,
-            subject=memory.subject or None,
-            turn_id=memory.turn_id,
-            created_at=memory.created_at,
-            superseded_at=memory.superseded_at,
-            superseded_by=memory.superseded_by,
-            **fields,
-        )
+        return cls.from_object(memory, subject=memory.subject or None, **fields)
 
 
 class MemoryFound(MemoryBody):

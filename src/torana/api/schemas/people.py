@@ -83,19 +83,7 @@ class TokenBody(Wire):
     @classmethod
     def from_token(cls, token: Token, now: datetime, /, **fields: Any) -> Self:
         """Return the body of a stored token; ``fields`` are the other fields of a subclass."""
-        return cls(
-            id=token.id,
-            user=token.user,
-            label=token.label,
-            scopes=sorted(token.scopes),
-            created_at=token.created_at,
-            expires_at=token.expires_at,
-            revoked_at=token.revoked_at,
-            used_at=token.used_at,
-            replaces=token.replaces,
-            status=token.status(now),
-            **fields,
-        )
+        return cls.from_object(token, scopes=sorted(token.scopes), status=token.status(now), **fields)
 
 
 class IssuedTokenBody(TokenBody):
@@ -124,15 +112,7 @@ class AuditEntryBody(Wire):
     @classmethod
     def from_entry(cls, entry: AuditEntry) -> Self:
         """Return the body of a recorded action."""
-        return cls(
-            id=entry.id,
-            at=entry.act.at,
-            principal=entry.act.principal,
-            source=entry.act.source,
-            action=entry.action,
-            target=entry.target,
-            detail=dict(entry.detail),
-        )
+        return cls.from_object(entry, at=entry.act.at, principal=entry.act.principal, source=entry.act.source)
 
 
 class AuditBody(Page[AuditEntryBody]):
@@ -164,10 +144,6 @@ class ReceiptBody(Wire):
     @classmethod
     def from_receipt(cls, receipt: Receipt) -> Self:
         """Return the body of a receipt."""
-        return cls(
-            user=receipt.user,
-            erased_at=receipt.erased_at,
-            counts=ErasedCounts(**asdict(receipt.counts), files=receipt.files, copies=receipt.copies),
-            kept=list(receipt.kept),
-            out_of_reach=list(receipt.out_of_reach),
+        return cls.from_object(
+            receipt, counts={**asdict(receipt.counts), "files": receipt.files, "copies": receipt.copies}
         )

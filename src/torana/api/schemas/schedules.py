@@ -72,23 +72,12 @@ class ScheduleBody(Wire):
     @classmethod
     def from_schedule(cls, schedule: Schedule) -> Self:
         """Return the body of a stored schedule."""
-        return cls(
-            id=schedule.id,
-            kind=schedule.kind,
-            text=schedule.text,
+        return cls.from_object(
+            schedule,
             rule=schedule.cron,
-            timezone=schedule.timezone,
-            missed=schedule.missed,
-            state=schedule.state,
-            due_at=schedule.due_at,
-            reason=schedule.reason,
-            failures=schedule.failures,
             channel_id=schedule.channel,
             user_id=schedule.user,
-            account=schedule.account,
             last_due_at=schedule.dealt_with,
-            turn_id=schedule.turn_id,
-            created_at=schedule.created_at,
         )
 
 

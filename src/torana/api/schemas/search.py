@@ -43,15 +43,13 @@ class HitBody(Wire):
     @classmethod
     def from_hit(cls, hit: MessageHit) -> Self:
         """Return the body of a hit."""
-        return cls(
-            session_id=hit.session_id,
+        return cls.from_object(
+            hit,
             turn_id=hit.message.turn_id,
             message_id=hit.message.id,
             role=hit.message.role,
             channel_id=hit.channel,
             user_id=hit.message.user,
-            snippet=hit.snippet,
-            offset=hit.offset,
             matches=[MatchBody(start=start, end=end) for start, end in hit.matches],
             page=encode_cursor((hit.seq - 1, ""), MESSAGE_KEY),
             page_before=encode_cursor((-hit.seq, "user"), NEWEST_KEY),

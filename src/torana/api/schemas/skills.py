@@ -37,22 +37,7 @@ class SkillStandingBody(Wire):
     @classmethod
     def from_status(cls, status: SkillStatus, /, **fields: Any) -> Self:
         """Return the body of a skill; ``fields`` are the other fields of a subclass."""
-        return cls(
-            slug=status.slug,
-            title=status.title,
-            source=status.source,
-            description=status.description,
-            version=status.version,
-            state=status.state,
-            fault=status.fault,
-            installed=status.installed,
-            origin=status.origin,
-            granted=status.granted,
-            digest=status.digest,
-            newer_digest=status.newer,
-            warnings=list(status.warnings),
-            **fields,
-        )
+        return cls.from_object(status, newer_digest=status.newer, **fields)
 
 
 class SkillStandingsBody(Wire):
@@ -99,19 +84,13 @@ class SkillVersionBody(Wire):
     @classmethod
     def from_look(cls, look: Look) -> Self:
         """Return the body of a version."""
-        return cls.model_validate(
-            {
-                "digest": look.skill.digest,
-                "version": look.skill.version,
-                "description": look.skill.description,
-                "files": look.report.files,
-                "bytes": look.report.bytes,
-                "needs": look.report.needs,
-                "findings": look.report.findings,
-                "more_findings": look.report.more,
-                "warnings": look.skill.warnings,
-                "instructions": look.skill.instructions,
-            }
+        return cls.from_object(
+            look.skill,
+            files=look.report.files,
+            bytes=look.report.bytes,
+            needs=look.report.needs,
+            findings=look.report.findings,
+            more_findings=look.report.more,
         )
 
 

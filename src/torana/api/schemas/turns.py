@@ -53,22 +53,13 @@ class TurnBody(Wire):
     @classmethod
     def from_turn(cls, turn: Turn, approvals: Sequence[Approval] = ()) -> Self:
         """Return the body of a turn with its open approvals."""
-        return cls.model_validate(
-            {
-                "id": turn.id,
-                "channel_id": turn.channel,
-                "user_id": turn.user,
-                "session_id": turn.session_id,
-                "status": turn.state,
-                "reply": turn.reply,
-                "model": turn.model,
-                "usage": turn.usage,
-                "error": turn.failure,
-                "approvals": approvals,
-                "merged_into": turn.merged_into,
-                "created_at": turn.created_at,
-                "ended_at": turn.ended_at,
-            }
+        return cls.from_object(
+            turn,
+            channel_id=turn.channel,
+            user_id=turn.user,
+            status=turn.state,
+            error=turn.failure,
+            approvals=approvals,
         )
 
 
@@ -97,25 +88,13 @@ class TurnItem(Wire):
     @classmethod
     def from_turn(cls, turn: Turn) -> Self:
         """Return the item of a turn."""
-        return cls.model_validate(
-            {
-                "id": turn.id,
-                "owner": turn.owner,
-                "channel_id": turn.channel,
-                "user_id": turn.user,
-                "session_id": turn.session_id,
-                "account": turn.account,
-                "schedule_id": turn.schedule_id,
-                "status": turn.state,
-                "attempt": turn.attempt,
-                "excerpt": turn.content,
-                "model": turn.model,
-                "usage": turn.usage,
-                "error": turn.failure,
-                "merged_into": turn.merged_into,
-                "created_at": turn.created_at,
-                "ended_at": turn.ended_at,
-            }
+        return cls.from_object(
+            turn,
+            channel_id=turn.channel,
+            user_id=turn.user,
+            status=turn.state,
+            excerpt=turn.content,
+            error=turn.failure,
         )
 
 
@@ -153,24 +132,13 @@ class StepBody(Wire):
     def from_step(cls, step: StepTime) -> Self:
         """Return the body of a step."""
         is_approval, is_delivery = step.kind == "approval", step.kind == "delivery"
-        return cls(
-            kind=step.kind,
-            state=step.state,
-            attempt=step.attempt,
-            step=step.step,
-            name=step.name,
-            call_id=step.call_id,
-            input_tokens=step.input_tokens,
-            output_tokens=step.output_tokens,
+        return cls.from_object(
+            step,
             cost_usd=None if step.microusd is None else step.microusd / MICRO,
             approval_id=step.reference if is_approval else None,
             delivery_id=step.reference if is_delivery else None,
             account=step.by if is_delivery else None,
             decided_by=step.by if is_approval else None,
-            reason=step.reason,
-            tries=step.tries,
-            started_at=step.started_at,
-            ended_at=step.ended_at,
         )
 
 
@@ -244,16 +212,7 @@ class SessionBody(Wire):
     @classmethod
     def from_session(cls, session: Session) -> Self:
         """Return the body of a session."""
-        return cls(
-            id=session.id,
-            owner=session.owner,
-            channel_id=session.channel,
-            title=session.title,
-            archived=session.archived_at is not None,
-            turns=session.turns,
-            created_at=session.created_at,
-            updated_at=session.updated_at,
-        )
+        return cls.from_object(session, channel_id=session.channel, archived=session.archived_at is not None)
 
 
 class SessionChange(RequestBody):
@@ -321,14 +280,7 @@ class MessageItem(Wire):
     @classmethod
     def from_message(cls, message: SessionMessage) -> Self:
         """Return the body of a message."""
-        return cls(
-            id=message.id,
-            turn_id=message.turn_id,
-            role=message.role,
-            content=message.content,
-            user_id=message.user,
-            created_at=message.at,
-        )
+        return cls.from_object(message, user_id=message.user, created_at=message.at)
 
 
 class MessagesBody(Page[MessageItem]):

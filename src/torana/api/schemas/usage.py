@@ -78,14 +78,7 @@ class MicroSpentBody(AmountBody):
     @classmethod
     def from_spent(cls, spent: SpentAmount, /, **fields: Any) -> Self:
         """Return the body of an amount; ``fields`` are the other fields of a subclass."""
-        return cls(
-            messages=spent.messages,
-            input_tokens=spent.input_tokens,
-            output_tokens=spent.output_tokens,
-            cost_usd=spent.microusd / MICRO,
-            cost_micro_usd=spent.microusd,
-            **fields,
-        )
+        return cls.from_object(spent, cost_usd=spent.microusd / MICRO, cost_micro_usd=spent.microusd, **fields)
 
 
 class SpentGroup(MicroSpentBody):
