@@ -25,16 +25,21 @@
     └── OperatorError           ConfigInvalid · DataDirBusy · DataDirUnusable · DatabaseBusy ·
                                 DatabaseUnusable · DatabaseTooNew · BackupInvalid
 
-Each class has a stable ``code``; its docstring is the default message and names the cure. ``api/problems.py``
-is the one table from a branch to an HTTP status; the command line prints an ``OperatorError`` as one line.
+The ``code`` of an error is the name of its class in snake case, and part of the API. Its docstring is the
+default message and names the cure. ``api/problems.py`` is the one table from a branch to an HTTP status; the
+command line prints an ``OperatorError`` as one line.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+#: The beginning of each word in the name of a class but the first.
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,9 @@ class GatewayError(Exception):
     code: ClassVar[str] = "internal_error"
     #: True if the same request may succeed later without a change.
     retryable: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.code = _WORD.sub("_", cls.__name__).lower()
 
     def __init__(
         self,
@@ -70,43 +78,29 @@ class GatewayError(Exception):
 class BadRequest(GatewayError):
     """The request is not valid."""
 
-    code = "bad_request"
-
 
 class InvalidJson(BadRequest):
     """The body is not a JSON object in UTF-8; send one such as {"content": "hello"}."""
-
-    code = "invalid_json"
 
 
 class InvalidContent(BadRequest):
     """`content` must be a string with at least one character that is not blank."""
 
-    code = "invalid_content"
-
 
 class InvalidField(BadRequest):
     """A field has the wrong type or value; `errors` names it."""
-
-    code = "invalid_field"
 
 
 class InvalidText(BadRequest):
     """A text contains U+0000 or half of a surrogate pair; remove it."""
 
-    code = "invalid_text"
-
 
 class SkillRefused(BadRequest):
     """The skill cannot be installed or approved; `detail` says what is wrong with it."""
 
-    code = "skill_refused"
-
 
 class ScheduleInvalid(BadRequest):
     """The schedule is invalid; it needs a text, and a future time or a rule."""
-
-    code = "schedule_invalid"
 
 
 class Unauthorized(GatewayError):
@@ -114,13 +108,9 @@ class Unauthorized(GatewayError):
     `Authorization: Bearer <token>`.
     """
 
-    code = "unauthorized"
-
 
 class Forbidden(GatewayError):
     """The request is not allowed."""
-
-    code = "forbidden"
 
 
 class HostNotAllowed(Forbidden):
@@ -128,45 +118,31 @@ class HostNotAllowed(Forbidden):
     TORANA_ALLOWED_HOSTS, or set TORANA_GATEWAY_TOKEN.
     """
 
-    code = "host_not_allowed"
-
 
 class CrossSite(Forbidden):
     """The gateway has no token, so it refuses requests that a browser sends for another site. Set
     TORANA_GATEWAY_TOKEN, and list the site's origin in TORANA_CORS_ORIGINS.
     """
 
-    code = "cross_site"
-
 
 class ScopeMissing(Forbidden):
     """The token lacks the required scope; ask the operator for a token that has it."""
-
-    code = "scope_missing"
 
 
 class WrongUser(Forbidden):
     """The token is bound to another user; omit `userId`, or use a token of that user."""
 
-    code = "wrong_user"
-
 
 class NotFound(GatewayError):
     """The path or the resource does not exist; `GET /openapi.json` lists every path."""
-
-    code = "not_found"
 
 
 class MethodNotAllowed(GatewayError):
     """The path does not support this method; the `Allow` header lists the supported methods."""
 
-    code = "method_not_allowed"
-
 
 class NotAcceptable(GatewayError):
     """The gateway cannot send any of the types in `Accept`; accept application/json or text/event-stream."""
-
-    code = "not_acceptable"
 
 
 class UnsupportedMediaType(GatewayError):
@@ -174,44 +150,32 @@ class UnsupportedMediaType(GatewayError):
     `curl --json '{"content": "hello"}' URL`.
     """
 
-    code = "unsupported_media_type"
-
 
 class PayloadTooLarge(GatewayError):
     """The request is too large."""
-
-    code = "payload_too_large"
 
 
 class ContentTooLong(PayloadTooLarge):
     """`content` is longer than 10,000 characters; split the message."""
 
-    code = "content_too_long"
-
 
 class BodyTooLarge(PayloadTooLarge):
     """The body is larger than 262,144 bytes; send a smaller one."""
-
-    code = "body_too_large"
 
 
 class MemoryTooLong(PayloadTooLarge):
     """The memory is longer than 2,000 characters; shorten it, or store several memories."""
 
-    code = "memory_too_long"
-
 
 class RequestTimeout(GatewayError):
     """The body did not arrive in time; send the request again."""
 
-    code = "request_timeout"
     retryable = True
 
 
 class RateLimited(GatewayError):
     """Too many messages were sent; wait for the seconds in `Retry-After`."""
 
-    code = "rate_limited"
     retryable = True
 
 
@@ -220,40 +184,29 @@ class QueueFull(RateLimited):
     again after some of them are answered.
     """
 
-    code = "queue_full"
-
 
 class BudgetSpent(RateLimited):
     """A limit on messages, tokens, money or turns is reached (TORANA_LIMITS_PER_USER, TORANA_LIMITS_PER_TOKEN,
     TORANA_LIMITS_GLOBAL); wait for the seconds in `Retry-After`.
     """
 
-    code = "budget_spent"
-
 
 class Conflict(GatewayError):
     """The request conflicts with the current state of the resource."""
-
-    code = "conflict"
 
 
 class SessionBusy(Conflict):
     """The session is busy, and `onBusy` is `reject`; send the message later, or without `onBusy`."""
 
-    code = "session_busy"
     retryable = True
 
 
 class TurnCancelled(Conflict):
     """The turn was cancelled before it was answered; send the message again if you still need an answer."""
 
-    code = "turn_cancelled"
-
 
 class NotFailed(Conflict):
     """The turn did not fail; only a failed turn can be retried."""
-
-    code = "not_failed"
 
 
 class NotHeld(Conflict):
@@ -261,13 +214,9 @@ class NotHeld(Conflict):
     or dropped.
     """
 
-    code = "not_held"
-
 
 class AlreadyDecided(Conflict):
     """The approval is no longer open: it was decided, it expired, or its turn has ended."""
-
-    code = "already_decided"
 
 
 class ApprovalChanged(Conflict):
@@ -275,100 +224,70 @@ class ApprovalChanged(Conflict):
     of a listed call.
     """
 
-    code = "approval_changed"
-
 
 class NotWaiting(Conflict):
     """The turn resumes after a restart, so changed arguments cannot be checked yet; send the decision again in
     a moment.
     """
 
-    code = "not_waiting"
     retryable = True
 
 
 class TokenEnded(Conflict):
     """The token has expired, was revoked, or was rotated; create a new one."""
 
-    code = "token_ended"
-
 
 class SignInNotNeeded(Conflict):
     """The gateway has no token (TORANA_GATEWAY_TOKEN), so no sign-in is needed: open its address."""
-
-    code = "sign_in_not_needed"
 
 
 class MemoryFull(Conflict):
     """The user has the maximum number of memories; forget some first."""
 
-    code = "memory_full"
-
 
 class MemorySuperseded(Conflict):
     """A newer memory replaced this one; change the newer memory."""
-
-    code = "memory_superseded"
 
 
 class NotEnded(Conflict):
     """The turn has not ended; wait for its end, or cancel it."""
 
-    code = "not_ended"
-
 
 class ChannelTaken(Conflict):
     """The channel already has a session; name another channel, or omit `channelId` to get a new one."""
-
-    code = "channel_taken"
 
 
 class SettingsFaulty(Conflict):
     """The settings are invalid, and none of them was applied; `torana config check` lists the errors."""
 
-    code = "settings_faulty"
-
 
 class SkillConflict(Conflict):
     """The skill's state does not allow this; `torana skills list` shows its state."""
-
-    code = "skill_conflict"
 
 
 class SkillChanged(Conflict):
     """The skill's files do not match this digest; review the skill again before you approve it."""
 
-    code = "skill_changed"
-
 
 class SchedulesFull(Conflict):
     """The user has the maximum number of schedules (TORANA_SCHEDULES_PER_USER); remove some first."""
-
-    code = "schedules_full"
 
 
 class ScheduleEnded(Conflict):
     """The schedule has ended and cannot be changed; create a new one."""
 
-    code = "schedule_ended"
-
 
 class SchedulePaused(Conflict):
     """The schedule is paused; resume it first."""
-
-    code = "schedule_paused"
 
 
 class KeyReused(GatewayError):
     """This Idempotency-Key was used with another message; use a new key for each message."""
 
-    code = "key_reused"
-
 
 class ModelFailed(GatewayError):
     """The language model did not answer; `torana doctor` makes a test call and reports the cause."""
 
-    code = "model_failed"
     retryable = True
 
 
@@ -377,64 +296,47 @@ class ModelResponseTooLarge(ModelFailed):
     answer, use another model, or raise the setting.
     """
 
-    code = "model_response_too_large"
     retryable = False
 
 
 class Unavailable(GatewayError):
     """The gateway is temporarily unavailable; try again after the seconds in `Retry-After`."""
 
-    code = "unavailable"
     retryable = True
 
 
 class Starting(Unavailable):
     """The gateway is still starting; try again in a moment."""
 
-    code = "starting"
-
 
 class Draining(Unavailable):
     """The gateway is shutting down and accepts no new messages; try again after its restart."""
-
-    code = "draining"
 
 
 class StoreUnavailable(Unavailable):
     """The database cannot be written and nothing was accepted; free disk space or repair the data directory."""
 
-    code = "store_unavailable"
-
 
 class TakenOver(StoreUnavailable):
     """Another gateway has taken over the work of this gateway. Restart this gateway."""
-
-    code = "taken_over"
 
 
 class Overloaded(Unavailable):
     """Too many messages wait for an answer (TORANA_QUEUE); try again after the seconds in `Retry-After`."""
 
-    code = "overloaded"
-
 
 class TimedOut(GatewayError):
     """The request took too long."""
 
-    code = "timed_out"
     retryable = True
 
 
 class WaitExpired(TimedOut):
     """The turn has not ended within the waiting time. It continues; `instance` is its path."""
 
-    code = "wait_expired"
-
 
 class TurnTimeout(TimedOut):
     """The turn reached its time limit (TORANA_TURN_TIMEOUT) and was stopped."""
-
-    code = "turn_timeout"
 
 
 class TurnLimit(TimedOut):
@@ -442,7 +344,6 @@ class TurnLimit(TimedOut):
     `detail` names before you retry it.
     """
 
-    code = "turn_limit"
     retryable = False
 
 
@@ -451,33 +352,23 @@ class CrashedRepeatedly(GatewayError):
     the cause; `torana turns retry` runs it again.
     """
 
-    code = "crashed_repeatedly"
-
 
 class Expired(GatewayError):
     """The message had waited for more than a day when the gateway started, so it was not processed. Send it
     again.
     """
 
-    code = "expired"
-
 
 class Erased(GatewayError):
     """The resource was erased."""
-
-    code = "erased"
 
 
 class OperatorError(GatewayError):
     """The gateway cannot run with its current configuration."""
 
-    code = "operator_error"
-
 
 class ConfigInvalid(OperatorError):
     """A setting is invalid; `torana config check` names it."""
-
-    code = "config_invalid"
 
 
 class DataDirBusy(OperatorError):
@@ -485,13 +376,9 @@ class DataDirBusy(OperatorError):
     --data-dir.
     """
 
-    code = "data_dir_busy"
-
 
 class DataDirUnusable(OperatorError):
     """The data directory cannot be written; choose another with --data-dir, or fix its permissions."""
-
-    code = "data_dir_unusable"
 
 
 class DatabaseBusy(OperatorError):
@@ -499,25 +386,17 @@ class DatabaseBusy(OperatorError):
     TORANA_DATABASE_URL.
     """
 
-    code = "database_busy"
-
 
 class DatabaseUnusable(OperatorError):
     """The PostgreSQL database cannot be used; check TORANA_DATABASE_URL, the server and the user's rights."""
-
-    code = "database_unusable"
 
 
 class DatabaseTooNew(OperatorError):
     """The database was written by a newer Torana; install that version, or restore a backup of this one."""
 
-    code = "database_too_new"
-
 
 class BackupInvalid(OperatorError):
     """The file is not a complete backup of Torana; choose another."""
-
-    code = "backup_invalid"
 
 
 def by_code(code: str) -> type[GatewayError]:
