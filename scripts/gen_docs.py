@@ -5,9 +5,13 @@ A page is a function that returns its text, entered in ``PAGES``.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Any, cast
@@ -191,8 +195,22 @@ def _setting(name: str) -> tuple[str, ...]:
         f"`{flag(name)}`" if name in FLAGS else "",
         f"{describe_allowed_values(name)}; secret" if name in SECRETS else describe_allowed_values(name),
         DEFAULTS_IN_WORDS.get(name) or _default(field),
-        field.description or "",
+        descriptions()[name],
     )
+
+
+@cache
+def descriptions() -> dict[str, str]:
+    """Return the description of each setting: the docstring below it in the source."""
+    (settings,) = ast.parse(inspect.getsource(Settings)).body
+    found: dict[str, str] = {}
+    for statement, following in pairwise(cast("ast.ClassDef", settings).body):
+        match statement, following:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                found[name] = " ".join(text.split())
+            case _:
+                pass
+    return found
 
 
 def _default(field: FieldInfo) -> str:
