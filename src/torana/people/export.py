@@ -8,11 +8,14 @@ import io
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZipFile
+
+from pydantic.alias_generators import to_camel
 
 from torana import __version__
 from torana.store.backup.user_data import UserData
@@ -23,6 +26,9 @@ from torana.store.rows.approval_questions import call_digest
 from torana.store.rows.audit import Act
 
 _Row = Mapping[Any, Any]
+
+#: The estimated parts of the input tokens, and the beginnings of their columns.
+_ESTIMATED = {"instructions": "instruction", "tools": "tool", "history": "history"}
 
 _SPENT = ("period", "messages", "inputTokens", "outputTokens", "costUsd")
 
@@ -132,68 +138,37 @@ def _write_usage(out: ZipFile, spent: Iterable[_Row]) -> None:
 
 def _turn(row: _Row) -> dict[str, Any]:
     failure = row["failure_code"] and {"code": row["failure_code"], "detail": row["failure_detail"]}
+    estimated = {name: row[f"{column}_tokens"] for name, column in _ESTIMATED.items()}
     return {
-        "id": row["id"],
-        "sessionId": row["session_id"],
+        **_fields(row, "id", "session_id"),
         "channelId": row["channel"],
         "status": row["state"],
-        "content": row["content"],
-        "reply": row["reply"],
+        **_fields(row, "content", "reply"),
         "error": failure,
         "model": row["model"],
-        "usage": {
-            "inputTokens": row["input_tokens"],
-            "outputTokens": row["output_tokens"],
-            "costUsd": row["cost_usd"],
-            "estimatedInput": {
-                "instructions": row["instruction_tokens"],
-                "tools": row["tool_tokens"],
-                "history": row["history_tokens"],
-            },
-        },
-        "mergedInto": row["merged_into"],
-        "createdAt": row["created_at"].isoformat(),
-        "endedAt": row["ended_at"] and row["ended_at"].isoformat(),
+        "usage": {**_fields(row, "input_tokens", "output_tokens", "cost_usd"), "estimatedInput": estimated},
+        **_fields(row, "merged_into", "created_at", "ended_at"),
     }
 
 
 def _memory(row: _Row) -> dict[str, Any]:
-    return {
-        "id": row["id"],
-        "text": row["text"],
-        "subject": row["subject"],
-        "turnId": row["turn_id"],
-        "createdAt": row["created_at"].isoformat(),
-        "supersededAt": row["superseded_at"] and row["superseded_at"].isoformat(),
-        "supersededBy": row["superseded_by"],
-    }
+    return _fields(row, "id", "text", "subject", "turn_id", "created_at", "superseded_at", "superseded_by")
 
 
 def _schedule(row: _Row) -> dict[str, Any]:
     return {
-        "id": row["id"],
-        "kind": row["kind"],
-        "text": row["text"],
+        **_fields(row, "id", "kind", "text"),
         "rule": row["cron"],
-        "timezone": row["timezone"],
-        "missed": row["missed"],
-        "state": row["state"],
-        "dueAt": row["due_at"] and row["due_at"].isoformat(),
-        "reason": row["reason"],
+        **_fields(row, "timezone", "missed", "state", "due_at", "reason"),
         "channelId": row["channel"],
-        "account": row["account"],
-        "turnId": row["turn_id"],
-        "createdAt": row["created_at"].isoformat(),
+        **_fields(row, "account", "turn_id", "created_at"),
     }
 
 
 def _account(row: _Row) -> dict[str, Any]:
     return {
         "sender": f"{row['kind']}:{row['sender']}",
-        "name": row["name"],
-        "state": row["state"],
-        "askedAt": row["asked_at"].isoformat(),
-        "decidedAt": row["decided_at"] and row["decided_at"].isoformat(),
+        **_fields(row, "name", "state", "asked_at", "decided_at"),
     }
 
 
@@ -202,26 +177,19 @@ def _approval(row: _Row) -> dict[str, Any]:
     return {
         "id": row["id"],
         "digest": call_digest(row["tool"], arguments),
-        "turnId": row["turn_id"],
-        "callId": row["call_id"],
-        "tool": row["tool"],
+        **_fields(row, "turn_id", "call_id", "tool"),
         "arguments": arguments,
         "state": row["state"],
         "edited": row["edited"] and json.loads(row["edited"]),
-        "reason": row["reason"],
-        "createdAt": row["created_at"].isoformat(),
-        "decidedAt": row["decided_at"] and row["decided_at"].isoformat(),
+        **_fields(row, "reason", "created_at", "decided_at"),
     }
 
 
 def _token(row: _Row) -> dict[str, Any]:
-    times = {
-        name: row[column] and row[column].isoformat()
-        for name, column in (
-            ("createdAt", "created_at"),
-            ("expiresAt", "expires_at"),
-            ("revokedAt", "revoked_at"),
-            ("usedAt", "used_at"),
-        )
-    }
-    return {"id": row["id"], "label": row["label"], "scopes": row["scopes"], **times}
+    return _fields(row, "id", "label", "scopes", "created_at", "expires_at", "revoked_at", "used_at")
+
+
+def _fields(row: _Row, *columns: str) -> dict[str, Any]:
+    """Return columns of a row with their names in camelCase, and times in ISO 8601."""
+    values = {to_camel(column): row[column] for column in columns}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}

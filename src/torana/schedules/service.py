@@ -122,16 +122,12 @@ class Schedules:
     async def pause(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
         """Pause the schedule; a paused one is unchanged. Raises ``ScheduleEnded``."""
 
-        def work(connection: Connection) -> Schedule:
-            found = _require_schedule(connection, owner, schedule_id)
+        def pause(found: Schedule) -> Schedule:
             if found.state == "paused":
                 return found
-            paused = replace(_going(found), state="paused", try_at=None, tries=0, reason=None)
-            rows.put(connection, paused)
-            _note(connection, found, act, "schedule.pause")
-            return paused
+            return replace(_going(found), state="paused", try_at=None, tries=0, reason=None)
 
-        return await self._database.run(work)
+        return await self._change(owner, schedule_id, pause, act, "schedule.pause")
 
     async def resume(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
         """Resume a paused schedule at its next due time; a missed single time is due at once.
@@ -139,21 +135,15 @@ class Schedules:
         An active schedule is unchanged. Raises ``ScheduleEnded``.
         """
 
-        def work(connection: Connection) -> Schedule:
-            found = _require_schedule(connection, owner, schedule_id)
+        def resume(found: Schedule) -> Schedule:
             if _going(found).state == "active":
                 return found
             due = found.due_at if found.cron is None else following(found, self._clock())
-            resumed = replace(found, state="active", due_at=due, try_at=due, failures=0, reason=None)
             if due is None:
                 raise ScheduleEnded
-            rows.put(connection, resumed)
-            _note(connection, found, act, "schedule.resume")
-            return resumed
+            return replace(found, state="active", due_at=due, try_at=due, failures=0, reason=None)
 
-        resumed = await self._database.run(work)
-        self._changed()
-        return resumed
+        return await self._change(owner, schedule_id, resume, act, "schedule.resume")
 
     async def run_now(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
         """Make an active schedule due now. A repeating schedule continues, and a one-off
@@ -162,19 +152,35 @@ class Schedules:
         Raises ``ScheduleEnded`` and ``SchedulePaused``.
         """
 
-        def work(connection: Connection) -> Schedule:
-            found = _going(_require_schedule(connection, owner, schedule_id))
-            if found.state == "paused":
+        def run(found: Schedule) -> Schedule:
+            if _going(found).state == "paused":
                 raise SchedulePaused
             now = self._clock()
-            due = replace(found, due_at=now, try_at=now, tries=0, reason=None)
-            rows.put(connection, due)
-            _note(connection, found, act, "schedule.run")
-            return due
+            return replace(found, due_at=now, try_at=now, tries=0, reason=None)
 
-        due = await self._database.run(work)
+        return await self._change(owner, schedule_id, run, act, "schedule.run")
+
+    async def _change(
+        self,
+        owner: str,
+        schedule_id: str,
+        change: Callable[[Schedule], Schedule],
+        act: Act | None,
+        action: str,
+    ) -> Schedule:
+        """Store the changed schedule and record the action, unless ``change`` returns the same schedule."""
+
+        def work(connection: Connection) -> Schedule:
+            found = _require_schedule(connection, owner, schedule_id)
+            changed = change(found)
+            if changed is not found:
+                rows.put(connection, changed)
+                _note(connection, found, act, action)
+            return changed
+
+        changed = await self._database.run(work)
         self._changed()
-        return due
+        return changed
 
     def _add(self, connection: Connection, schedule: Schedule, made_by: bytes | None, act: Act | None) -> None:
         if not rows.add(connection, schedule, made_by=made_by, most=self._per_user):

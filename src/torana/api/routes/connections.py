@@ -31,12 +31,11 @@ _State = Annotated[
     ),
 ]
 
-router = new_router()
+router = new_router(require_scopes("admin"))
 
 
 @router.post(
     "/v1/connectors/reload",
-    dependencies=[require_scopes("admin")],
     response_description="The accounts that changed.",
     responses=problem_responses({409: "The settings are invalid. None of them was applied."}),
     summary="Read the settings again, and reconnect the accounts whose settings changed",
@@ -50,7 +49,6 @@ deliveries = "/v1/deliveries"
 
 @router.get(
     deliveries,
-    dependencies=[require_scopes("admin")],
     response_description="A page of deliveries, the newest first.",
     responses=problem_responses({400: "`state`, `limit` or `after` is invalid."}),
     summary="List the deliveries to chat platforms: sent, in progress, and held for the operator",
@@ -69,7 +67,6 @@ async def list_deliveries(
 
 @router.post(
     f"{deliveries}/{{delivery_id}}/retry",
-    dependencies=[require_scopes("admin")],
     response_description="The delivery, in progress again.",
     responses=problem_responses(
         {404: "There is no such delivery.", 409: "The delivery is not held, so it cannot be retried."}
@@ -85,7 +82,6 @@ async def retry_delivery(request: Request, delivery_id: Id) -> DeliveryBody:
 
 @router.post(
     f"{deliveries}/{{delivery_id}}/drop",
-    dependencies=[require_scopes("admin")],
     response_description="The dropped delivery.",
     responses=problem_responses(
         {404: "There is no such delivery.", 409: "The delivery is being sent, or has ended."}
@@ -99,7 +95,6 @@ async def drop_delivery(request: Request, delivery_id: Id) -> DeliveryBody:
 
 @router.get(
     "/v1/pairing",
-    dependencies=[require_scopes("admin")],
     response_description="The senders, the newest first, at most 200.",
     responses=problem_responses(),
     summary="List the senders on chat platforms with the operator's decisions",
@@ -111,7 +106,6 @@ async def list_senders(request: Request) -> SendersBody:
 
 @router.post(
     "/v1/pairing/approve",
-    dependencies=[require_scopes("admin")],
     response_description="The approved sender.",
     responses=problem_responses(
         {404: "The code is unknown or has expired, or no connector has this kind."}, reads_body=True
@@ -131,7 +125,6 @@ async def approve_sender(request: Request) -> SenderBody:
 
 @router.post(
     "/v1/pairing/deny",
-    dependencies=[require_scopes("admin")],
     response_description="The denied sender.",
     responses=problem_responses(
         {404: "The code is unknown or has expired, or no connector has this kind."}, reads_body=True

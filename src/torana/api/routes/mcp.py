@@ -11,12 +11,11 @@ from torana.api.request_body import read_body
 from torana.api.routes.router import new_router
 from torana.api.schemas.mcp import ApprovalOfTools, McpDetailsBody, McpServersBody
 
-router = new_router()
+router = new_router(require_scopes("admin"))
 
 
 @router.get(
     "/v1/mcp",
-    dependencies=[require_scopes("admin")],
     response_description="The servers, in the order of the settings.",
     responses=problem_responses(),
     summary="List the MCP servers with their tools, and the reasons for withheld tools",
@@ -28,7 +27,6 @@ async def list_servers(request: Request) -> McpServersBody:
 
 @router.post(
     "/v1/mcp/{server}/approve",
-    dependencies=[require_scopes("admin")],
     response_description="The server. The agent gets the approved tools.",
     responses=problem_responses(
         {404: "There is no such MCP server.", 409: "`held` does not match the tools that wait for approval."},

@@ -17,7 +17,7 @@ from torana.api.routes.router import new_router
 from torana.api.schemas.people import ReceiptBody
 from torana.api.user_ids import UserInPath
 
-router = new_router()
+router = new_router(require_scopes("admin"))
 
 _ZIP = "application/zip"
 _CHUNK = 256 * 1024  # bytes sent at once
@@ -38,7 +38,6 @@ class _ZipResponse(StreamingResponse):
 
 @router.get(
     "/v1/users/{user_id}/export",
-    dependencies=[require_scopes("admin")],
     response_class=_ZipResponse,
     responses=problem_responses({404: _NO_USER}) | {200: _EXPORT},
     summary="Export all data of a user as a zip file",
@@ -59,7 +58,6 @@ async def export_user(request: Request, user: UserInPath) -> Response:
 
 @router.delete(
     "/v1/users/{user_id}",
-    dependencies=[require_scopes("admin")],
     response_description="The receipt: the erased data, and the data that remains.",
     responses=problem_responses(
         {

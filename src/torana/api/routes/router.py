@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
@@ -21,9 +22,13 @@ class NamedRoute(APIRoute):
             await super().handle(scope, receive, send)
 
 
-def new_router() -> APIRouter:
-    """Return an empty router. The name of a handler is the id of its operation in the OpenAPI document."""
+def new_router(*dependencies: Any) -> APIRouter:
+    """Return an empty router with dependencies of all paths.
+
+    The name of a handler is the id of its operation in the OpenAPI document.
+    """
     return APIRouter(
+        dependencies=dependencies,
         default_response_class=NoStoreResponse,
         generate_unique_id_function=lambda route: route.name,
         route_class=NamedRoute,

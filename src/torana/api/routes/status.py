@@ -30,12 +30,11 @@ _Level = Annotated[
     ),
 ]
 
-router = new_router()
+router = new_router(require_scopes("admin"))
 
 
 @router.get(
     "/v1/status",
-    dependencies=[require_scopes("admin")],
     response_description="The status.",
     responses=problem_responses(),
     summary="Get the status of the gateway, its turns, connectors and MCP servers",
@@ -58,7 +57,6 @@ async def status(request: Request) -> StatusBody:
 
 @router.get(
     "/metrics",
-    dependencies=[require_scopes("admin")],
     response_class=PlainTextResponse,
     response_description="The metrics, in the text format of Prometheus.",
     responses=problem_responses(),
@@ -70,7 +68,6 @@ async def metrics(request: Request) -> Response:
 
 @router.get(
     "/v1/settings",
-    dependencies=[require_scopes("admin")],
     response_description="The settings.",
     responses=problem_responses(),
     summary="List the settings with their values, defaults and origins",
@@ -83,7 +80,6 @@ async def settings(request: Request) -> SettingsBody:
 
 @router.get(
     "/v1/logs",
-    dependencies=[require_scopes("admin")],
     response_description="The newest lines of the log file. Without a log file there are none.",
     responses=problem_responses({400: "`level` or `limit` is invalid."}),
     summary="Read the end of the log",

@@ -25,12 +25,11 @@ from torana.people.tokens import DEFAULT_OVERLAP, NewToken
 
 _MISSING = "There is no such token."
 
-router = new_router()
+router = new_router(require_scopes("admin"))
 
 
 @router.get(
     "/v1/tokens",
-    dependencies=[require_scopes("admin")],
     response_description="A page of tokens, the newest first.",
     responses=problem_responses({400: INVALID_PAGE}),
     summary="List the tokens, including expired and revoked ones, without their secrets",
@@ -43,7 +42,6 @@ async def tokens(request: Request, limit: Limit = "50", after: After = "") -> To
 
 @router.post(
     "/v1/tokens",
-    dependencies=[require_scopes("admin")],
     status_code=201,
     response_description="The new token with its secret. The secret is not shown again.",
     responses=problem_responses(reads_body=True),
@@ -65,7 +63,6 @@ async def create_token(request: Request) -> IssuedTokenBody:
 
 @router.post(
     "/v1/tokens/{token_id}/rotate",
-    dependencies=[require_scopes("admin")],
     status_code=201,
     response_description="The new token with its secret. The secret is not shown again.",
     responses=problem_responses(
@@ -84,7 +81,6 @@ async def rotate_token(request: Request, token_id: Id) -> IssuedTokenBody:
 
 @router.delete(
     "/v1/tokens/{token_id}",
-    dependencies=[require_scopes("admin")],
     response_description="The revoked token.",
     responses=problem_responses({404: _MISSING}),
     summary="Revoke a token; the next request with it is refused, and it stays in the list",
@@ -96,7 +92,6 @@ async def revoke_token(request: Request, token_id: Id) -> TokenBody:
 
 @router.get(
     "/v1/audit",
-    dependencies=[require_scopes("admin")],
     response_description="A page of actions, the newest first.",
     responses=problem_responses({400: INVALID_PAGE}),
     summary="List the administrative actions with their time, author, source and object",

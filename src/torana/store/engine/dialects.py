@@ -44,6 +44,10 @@ class _DialectExpression(FunctionElement[T]):
     sqlite: ClassVar[str]
     postgresql: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.inherit_cache = True  # SQLAlchemy reads it from the class itself
+
 
 @compiles(_DialectExpression)
 def _write(element: _DialectExpression[Any], compiler: SQLCompiler, **options: Any) -> str:
@@ -55,7 +59,6 @@ class Larger(_DialectExpression[int]):
     """The larger of two numbers."""
 
     type = sa.BigInteger()
-    inherit_cache = True
     sqlite = "max({})"
     postgresql = "greatest({})"
 
@@ -64,7 +67,6 @@ class Octets(_DialectExpression[int]):
     """The number of bytes of a text in UTF-8."""
 
     type = sa.BigInteger()
-    inherit_cache = True
     sqlite = "length(CAST({} AS BLOB))"
     postgresql = "octet_length({})"
 
@@ -73,7 +75,6 @@ class FloatSum(_DialectExpression[float]):
     """The sum of a column as a floating-point number: it cannot overflow, and it is 0 for no rows."""
 
     type = sa.Float()
-    inherit_cache = True
     sqlite = "total({})"
     postgresql = "coalesce(sum({})::float8, 0)"
 
@@ -82,7 +83,6 @@ class ThisReplica(_DialectExpression[str]):
     """The id of the replica that executes the statement; NULL in SQLite, which one process uses."""
 
     type = sa.Text()
-    inherit_cache = True
     sqlite = "NULL"
     postgresql = "current_setting('torana.replica', true)"
 
@@ -91,7 +91,6 @@ class IsOwn(_DialectExpression[bool]):
     """True if a column names this replica; always true in SQLite."""
 
     type = sa.Boolean()
-    inherit_cache = True
     sqlite = "1"
     postgresql = "({} = current_setting('torana.replica', true))"
 
@@ -100,6 +99,5 @@ class IsAbandoned(_DialectExpression[bool]):
     """True if a column names no living replica; always true in SQLite, whose earlier process has ended."""
 
     type = sa.Boolean()
-    inherit_cache = True
     sqlite = "1"
     postgresql = "({0} IS NULL OR {0} NOT IN (SELECT replicas.id FROM replicas))"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, Literal
@@ -400,27 +400,8 @@ def _key(approval: Approval) -> dict[str, Any]:
 
 
 def _values(approval: Approval) -> dict[str, Any]:
-    return {
-        "id": approval.id,
-        "turn_id": approval.turn_id,
-        "step": approval.step,
-        "call_id": approval.call_id,
-        "owner": approval.owner,
-        "tool": approval.tool,
-        "arguments": json.dumps(approval.arguments).encode(),
-        "said": approval.said,
-        "delivery": approval.delivery,
-        "state": approval.state,
-        "edited": None,
-        "reason": approval.reason,
-        "decided_by": approval.decided_by,
-        "created_at": approval.created_at,
-        "expires_at": approval.expires_at,
-        "decided_at": approval.decided_at,
-        "replied_at": approval.replied_at,
-        "streamed": approval.streamed,
-        "decided_in": approval.decided_in,
-    }
+    values = {one.name: getattr(approval, one.name) for one in fields(Approval) if one.name != "hidden"}
+    return values | {"arguments": json.dumps(approval.arguments).encode(), "edited": None}
 
 
 def _approval(row: RowMapping) -> Approval:

@@ -6,6 +6,7 @@ A failed turn can be retried, so the files of each user's newest failed turns st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -24,15 +25,7 @@ def add(connection: Connection, turn: Turn, files: Sequence[File]) -> None:
     """
     connection.execute(_DROP_OLD, {"owner": turn.owner, "user": turn.user})
     rows = [
-        {
-            "id": new_id("file"),
-            "turn_id": turn.id,
-            "owner": turn.owner,
-            "number": number,
-            "name": file.name,
-            "media_type": file.media_type,
-            "body": file.body,
-        }
+        {"id": new_id("file"), "turn_id": turn.id, "owner": turn.owner, "number": number, **asdict(file)}
         for number, file in enumerate(files)
     ]
     connection.execute(_INSERT, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -61,21 +61,9 @@ def pending(connection: Connection, account: str, since: datetime, until: dateti
 
 def ask(connection: Connection, asker: Asker, *, code: bytes, codes: int, at: datetime) -> None:
     """Store a sender's request with the digest of its code; it replaces an earlier one."""
-    values = _key(asker.kind, asker.sender)
-    connection.execute(_DELETE, {"b_" + name: value for name, value in values.items()})
-    connection.execute(
-        sa.insert(senders),
-        values
-        | {
-            "account": asker.account,
-            "place": asker.place,
-            "name": asker.name,
-            "state": "pending",
-            "code": code,
-            "codes": codes,
-            "asked_at": at,
-        },
-    )
+    connection.execute(_DELETE, _key(asker))
+    request = {"state": "pending", "code": code, "codes": codes, "asked_at": at}
+    connection.execute(sa.insert(senders), asdict(asker) | request)
 
 
 def by_code(connection: Connection, code: bytes, since: datetime, until: datetime) -> Paired | None:
@@ -99,18 +87,11 @@ def decide(
 
     A denied sender keeps its user, so that an erasure of the user finds it.
     """
-    key = {"b_" + name: value for name, value in _key(asker.kind, asker.sender).items()}
     values: dict[str, Any] = {"state": state, "code": None, "decided_at": act.at}
     if state == "approved":
         values["user"] = user
-    if connection.execute(_DECIDE, key | values).rowcount == 0:
-        connection.execute(
-            sa.insert(senders),
-            _key(asker.kind, asker.sender)
-            | {"account": asker.account, "place": asker.place, "name": asker.name}
-            | {"codes": 0, "asked_at": act.at}
-            | values,
-        )
+    if connection.execute(_DECIDE, _key(asker) | values).rowcount == 0:
+        connection.execute(sa.insert(senders), asdict(asker) | {"codes": 0, "asked_at": act.at} | values)
     record(connection, act, f"sender.{state}", f"{asker.kind}:{asker.sender}", user=user)
     found = get(connection, asker.kind, asker.sender)
     assert found is not None  # noqa: S101 - it was written just now
@@ -135,16 +116,15 @@ def _asked_between(since: datetime, until: datetime) -> sa.ColumnElement[bool]:
     return (senders.c.asked_at > since) & (senders.c.asked_at < until)
 
 
-def _key(kind: str, sender: str) -> dict[str, Any]:
-    return {"kind": kind, "sender": sender}
+def _key(asker: Asker) -> dict[str, str]:
+    return {"b_kind": asker.kind, "b_sender": asker.sender}
 
 
 def _to_paired(row: RowMapping) -> Paired:
     values: Mapping[str, Any] = dict(row)
-    names = ("kind", "sender", "account", "place", "name")
     rest = {name: values[name] for name in ("state", "codes", "asked_at", "decided_at")}
     user = values["user"] if values["state"] == "approved" else None
-    return Paired(asker=Asker(**{name: values[name] for name in names}), user=user, **rest)
+    return Paired(asker=Asker(**{one.name: values[one.name] for one in fields(Asker)}), user=user, **rest)
 
 
 _GET = sa.select(senders).where(

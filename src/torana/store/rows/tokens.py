@@ -5,7 +5,7 @@ Only the digest of a secret is stored, so a copy of the database contains no cre
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
@@ -179,18 +179,7 @@ class SignInCode:
 def create_code(connection: Connection, code: SignInCode, *, digest: bytes, most: int, act: Act) -> None:
     """Store a code and record the action; delete expired codes, and the creator's oldest above ``most``."""
     connection.execute(sa.delete(sign_in_codes).where(sign_in_codes.c.expires_at <= code.created_at))
-    values = {
-        "id": code.id,
-        "digest": digest,
-        "created_by": code.created_by,
-        "issued_by": code.issued_by,
-        "user": code.user,
-        "scopes": " ".join(sorted(code.scopes)),
-        "lifetime": code.lifetime,
-        "created_at": code.created_at,
-        "expires_at": code.expires_at,
-    }
-    connection.execute(sa.insert(sign_in_codes), values)
+    connection.execute(sa.insert(sign_in_codes), _values(code) | {"digest": digest})
     own = sa.select(sign_in_codes.c.id).where(sign_in_codes.c.created_by == code.created_by)
     newest = own.order_by(sign_in_codes.c.created_at.desc(), sign_in_codes.c.id.desc())
     oldest = newest.offset(most)
@@ -256,19 +245,11 @@ def _open_code(row: RowMapping, now: datetime) -> SignInCode | None:
 
 
 def _insert(connection: Connection, token: Token, digest: bytes) -> None:
-    values = {
-        "id": token.id,
-        "owner": token.owner,
-        "user": token.user,
-        "label": token.label,
-        "digest": digest,
-        "scopes": " ".join(sorted(token.scopes)),
-        "replaces": token.replaces,
-        "issued_by": token.issued_by,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-    }
-    connection.execute(sa.insert(tokens), values)
+    connection.execute(sa.insert(tokens), _values(token) | {"owner": token.owner, "digest": digest})
+
+
+def _values(item: Token | SignInCode) -> dict[str, Any]:
+    return asdict(item) | {"scopes": " ".join(sorted(item.scopes))}
 
 
 def _check_replaceable(connection: Connection, token: Token, now: datetime) -> None:

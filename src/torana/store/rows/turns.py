@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal
@@ -405,26 +405,8 @@ def _with_ending(turn: Turn, ending: Ending) -> Turn:
 
 
 def _values(turn: Turn) -> dict[str, Any]:
-    return {
-        "id": turn.id,
-        "owner": turn.owner,
-        "session_id": turn.session_id,
-        "channel": turn.channel,
-        "seq": turn.seq,
-        "principal": turn.principal,
-        "token": turn.token,
-        "user": turn.user,
-        "content": turn.content,
-        "attempt": turn.attempt,
-        "crashes": turn.crashes,
-        "on_busy": turn.on_busy,
-        "merged_into": turn.merged_into,
-        "created_at": turn.created_at,
-        "account": turn.account,
-        "message": turn.message,
-        "place": turn.place,
-        "files": turn.files,
-    } | _outcome(turn)
+    own = {name: getattr(turn, name) for name in _OWN_COLUMNS}
+    return own | usage.usage_values(turn.usage) | _failure(turn)
 
 
 def _outcome(turn: Turn) -> dict[str, Any]:
@@ -446,6 +428,8 @@ def _failure(turn: Turn) -> dict[str, Any]:
     }
 
 
+#: The fields of ``Turn`` that are columns of the same name.
+_OWN_COLUMNS = tuple(one.name for one in fields(Turn) if one.name not in ("usage", "failure"))
 _HOLDS_NOTHING = {"reserved_tokens": 0, "reserved_microusd": 0, "reserved_on": None, "open_requests": 0}
 #: Columns that ``Turn`` does not have.
 _NOT_OF_A_TURN = frozenset(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import anyio
 import uvicorn
@@ -38,6 +38,8 @@ from torana.testing.openai_server.wire import (
 
 #: The only model that the stand-in lists. It accepts any model name.
 MODEL_NAME = "stand-in"
+
+T = TypeVar("T", ChatRequest, EmbeddingRequest)
 
 _KEPT_REQUESTS = 1_000
 _EVENT_STREAM = "text/event-stream"
@@ -143,17 +145,9 @@ class OpenAIStandIn:
         return JSONResponse({"object": "list", "data": [listed]})
 
     async def _chat(self, request: Request) -> Response:
-        if refusal := self._refusal(request):
-            return refusal
-        try:
-            asked = ChatRequest.model_validate_json(await request.body())
-        except ValidationError as error:
-            return _error(400, str(error), code="invalid_body")
-        self._requests.append(asked)
-        fault = next(self._faults, None) or Fault()
-        await _pause(request, fault.delay)
-        if fault.status is not None:
-            return _error(fault.status, fault.message, code=fault.code, headers=fault.headers)
+        asked, fault = await self._receive(request, ChatRequest)
+        if isinstance(asked, Response):
+            return asked
         if self._window is not None and (tokens := self._tokens_of(asked)) >= self._window:
             return JSONResponse(context_error(tokens, self._window), status_code=400)
         said = self._reply(asked)
@@ -163,17 +157,25 @@ class OpenAIStandIn:
         return _render(self._completion(asked, reply), fault)
 
     async def _embeddings(self, request: Request) -> Response:
+        asked, _ = await self._receive(request, EmbeddingRequest)
+        return asked if isinstance(asked, Response) else JSONResponse(embeddings(asked))
+
+    async def _receive(self, request: Request, model: type[T]) -> tuple[T | Response, Fault]:
+        """Return the body of a request, or a response that refuses it, and the fault of the request."""
+        fault = Fault()
         if refusal := self._refusal(request):
-            return refusal
+            return refusal, fault
         try:
-            asked = EmbeddingRequest.model_validate_json(await request.body())
+            asked = model.model_validate_json(await request.body())
         except ValidationError as error:
-            return _error(400, str(error), code="invalid_body")
-        fault = next(self._faults, None) or Fault()
+            return _error(400, str(error), code="invalid_body"), fault
+        if isinstance(asked, ChatRequest):
+            self._requests.append(asked)
+        fault = next(self._faults, None) or fault
         await _pause(request, fault.delay)
         if fault.status is not None:
-            return _error(fault.status, fault.message, code=fault.code, headers=fault.headers)
-        return JSONResponse(embeddings(asked))
+            return _error(fault.status, fault.message, code=fault.code, headers=fault.headers), fault
+        return asked, fault
 
     def _completion(self, asked: ChatRequest, reply: Reply) -> Completion:
         usage = reply.usage
