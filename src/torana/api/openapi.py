@@ -276,6 +276,10 @@ def _complete(components: dict[str, Any]) -> None:
     for model in requests:
         ours["$defs"][model.__name__]["additionalProperties"] = {"pattern": CLEAN}
     components["schemas"] |= ours["$defs"]
+    for schema in components["schemas"].values():
+        for field in schema.get("properties", {}).values():
+            if "description" in field:
+                field["description"] = " ".join(field["description"].split())
     for name, example in json.loads(
         files("torana.api.schemas").joinpath("examples.json").read_text("utf-8")
     ).items():

@@ -40,41 +40,29 @@ class ApprovalBody(Wire):
     turn_id: str
     call_id: Annotated[str, Field(description="The id of the tool call, unique within the turn.")]
     tool: str
-    arguments: Annotated[
-        dict[str, Any] | None, Field(description="The arguments that the model chose; null if `hidden`.")
-    ]
-    hidden: Annotated[
-        bool,
-        Field(
-            description="True if the approval is decided, and its arguments are private data of one user in a "
-            "channel with several users."
-        ),
-    ] = False
-    arguments_text: Annotated[
-        str | None,
-        Field(
-            description="The JSON text of `edited` if it is set, otherwise of `arguments`, to be shown to the "
-            "person who decides. Its numbers are exact, while JavaScript would round those of `arguments`. "
-            "Its invisible characters are escaped."
-        ),
-    ]
-    state: Annotated[
-        ApprovalState, Field(description="`withdrawn` means that the turn ended before a decision.")
-    ]
-    edited: Annotated[
-        dict[str, Any] | None, Field(description="The arguments of the decision, if it changed them.")
-    ]
+    arguments: dict[str, Any] | None
+    """The arguments that the model chose; null if `hidden`."""
+    hidden: bool = False
+    """True if the approval is decided, and its arguments are private data of one user in a channel with several
+    users.
+    """
+    arguments_text: str | None
+    """The JSON text of `edited` if it is set, otherwise of `arguments`, to be shown to the person who decides.
+    Its numbers are exact, while JavaScript would round those of `arguments`. Its invisible characters are
+    escaped.
+    """
+    state: ApprovalState
+    """`withdrawn` means that the turn ended before a decision."""
+    edited: dict[str, Any] | None
+    """The arguments of the decision, if it changed them."""
     reason: Annotated[str | None, Field(description="The reason for a denial, as the model receives it.")]
     created_at: Time
     expires_at: Annotated[Time, Field(description="At this time an open approval counts as denied.")]
     decided_at: Time | None
-    decided_by: Annotated[
-        str | None,
-        Field(
-            description="The principal, such as `operator`, `token:tok_0198` or `connector:telegram`; `time` "
-            "if the approval expired."
-        ),
-    ]
+    decided_by: str | None
+    """The principal, such as `operator`, `token:tok_0198` or `connector:telegram`; `time` if the approval
+    expired.
+    """
 
     @model_validator(mode="after")
     def _hide(self) -> Self:
@@ -107,17 +95,12 @@ class DecisionRequest(RequestBody):
         | None,
         Field(description="With `approve`: other arguments for the tool, validated like the model's own."),
     ] = None
-    reason: Annotated[
-        Annotated[str, Field(max_length=500, pattern=CLEAN)] | None,
-        Field(description="With `deny`: the reason, which the model receives."),
-    ] = None
-    digest: Annotated[
-        Annotated[str, Field(max_length=100, pattern=CLEAN)] | None,
-        Field(
-            description="The `digest` of the call that was reviewed. A decision about another call fails with "
-            "`approval_changed`. Required to approve by approval id."
-        ),
-    ] = None
+    reason: Annotated[str, Field(max_length=500, pattern=CLEAN)] | None = None
+    """With `deny`: the reason, which the model receives."""
+    digest: Annotated[str, Field(max_length=100, pattern=CLEAN)] | None = None
+    """The `digest` of the call that was reviewed. A decision about another call fails with `approval_changed`.
+    Required to approve by approval id.
+    """
 
     @field_validator("arguments")
     @classmethod
@@ -134,9 +117,8 @@ class ToolBody(Wire):
     description: str
     idempotent: Annotated[bool, Field(description="True if a call that a crash interrupted is repeated.")]
     permission: Permission
-    why: Annotated[
-        str, Field(description="The rule that decided the permission, or a note that there is none.")
-    ]
+    why: str
+    """The rule that decided the permission, or a note that there is none."""
 
     @classmethod
     def from_offer(cls, offer: ToolOverview) -> Self:

@@ -53,10 +53,17 @@ Id = Annotated[
 
 
 class Wire(BaseModel):
-    """A body with fields in camelCase, made from a mapping or from an object with the same attributes."""
+    """A body with fields in camelCase, made from a mapping or from an object with the same attributes.
+
+    The text below a field is its description in the OpenAPI document.
+    """
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, from_attributes=True, serialize_by_alias=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        from_attributes=True,
+        serialize_by_alias=True,
+        use_attribute_docstrings=True,
     )
 
     @classmethod

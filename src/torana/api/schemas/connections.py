@@ -34,26 +34,19 @@ class ConnectorBody(Wire):
     next_try: Annotated[Time | None, Field(description="The time of the next connection attempt.")]
     connections: Annotated[int, Field(description="The number of connections since the start.")]
     last_heard: Annotated[Time | None, Field(description="The time of the last message from the platform.")]
-    link: Annotated[
-        str | None,
-        Field(description="The address that opens a chat with the account, if the platform has one."),
-    ]
-    deliveries: Annotated[
-        dict[str, int],
-        Field(description="The number of deliveries that are in progress or wait for the operator, by state."),
-    ]
+    link: str | None
+    """The address that opens a chat with the account, if the platform has one."""
+    deliveries: dict[str, int]
+    """The number of deliveries that are in progress or wait for the operator, by state."""
 
 
 class ReloadBody(Wire):
     """The result of reloading the settings."""
 
-    changed: Annotated[
-        list[str],
-        Field(
-            description="The accounts that were connected, reconnected or disconnected. A refused account is "
-            "reconnected even if its settings did not change."
-        ),
-    ]
+    changed: list[str]
+    """The accounts that were connected, reconnected or disconnected. A refused account is reconnected even if
+    its settings did not change.
+    """
 
 
 class TurnCounts(Wire):
@@ -70,9 +63,8 @@ class StatusBody(Wire):
     status: Literal["ok", "degraded", "draining"]
     version: str
     uptime: Annotated[int, Field(description="Whole seconds since the start.")]
-    model: Annotated[
-        list[str], Field(description="The configured models, in the order in which they are tried.")
-    ]
+    model: list[str]
+    """The configured models, in the order in which they are tried."""
     turns: TurnCounts
     connectors: list[ConnectorBody]
     mcp: list[McpServerBody]
@@ -84,13 +76,10 @@ class DeliveryBody(Wire):
     id: str
     account: str
     turn_id: str | None
-    part: Annotated[
-        int,
-        Field(
-            description="The position of the part in the reply, from 0. 500,000 or more marks a "
-            "notification that tells a program that a turn has ended."
-        ),
-    ]
+    part: int
+    """The position of the part in the reply, from 0. 500,000 or more marks a notification that tells a program
+    that a turn has ended.
+    """
     state: DeliveryState
     text: Annotated[str, Field(description="The text to send; empty after it was sent.")]
     tries: int
@@ -136,10 +125,8 @@ class PairingRequest(RequestBody):
     """The sender to approve. Unknown fields are ignored."""
 
     who: _Who
-    user: Annotated[
-        Id | None,
-        Field(description="The user id that the sender gets. Without it the user id is `kind:id`."),
-    ] = None
+    user: Id | None = None
+    """The user id that the sender gets. Without it the user id is `kind:id`."""
 
 
 class DenialRequest(RequestBody):

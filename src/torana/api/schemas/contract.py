@@ -19,29 +19,19 @@ class MessageBody(RequestBody):
     content: Annotated[
         str, Field(description="The message.", min_length=1, max_length=CONTENT_LIMIT, pattern=TEXT)
     ]
-    channel_id: Annotated[
-        Id | None,
-        Field(
-            description="The channel of the session that the message continues. Without it the message starts "
-            "a session in a new channel. An integer stands for its decimal string."
-        ),
-    ] = None
-    user_id: Annotated[
-        Id | None,
-        Field(
-            description="The user who sends the message, for the user's limits and memory. An integer "
-            "stands for its decimal string."
-        ),
-    ] = None
-    on_busy: Annotated[
-        OnBusy | None,
-        Field(
-            description="The handling of the message while the session is busy: `queue` (it waits), `steer` "
-            "(the running turn takes it in), `interrupt` (the running turn is cancelled), `reject` (409). "
-            "Only the user who started the running turn, with the same token, can steer or interrupt it; any "
-            "other message is queued."
-        ),
-    ] = "queue"
+    channel_id: Id | None = None
+    """The channel of the session that the message continues. Without it the message starts a session in a new
+    channel. An integer stands for its decimal string.
+    """
+    user_id: Id | None = None
+    """The user who sends the message, for the user's limits and memory. An integer stands for its decimal
+    string.
+    """
+    on_busy: OnBusy | None = "queue"
+    """The handling of the message while the session is busy: `queue` (it waits), `steer` (the running turn
+    takes it in), `interrupt` (the running turn is cancelled), `reject` (409). Only the user who started the
+    running turn, with the same token, can steer or interrupt it; any other message is queued.
+    """
 
 
 class InputPartsBody(Wire):
@@ -96,13 +86,10 @@ class AnswerBody(Wire):
     channel_id: str
     user_id: str | None
     session_id: str
-    status: Annotated[
-        Literal["completed", "waiting"],
-        Field(
-            description="`waiting` means that a tool call waits for approval. `reply` then ends with the "
-            "question. A message `yes` or `no` of the same user in the same channel answers it."
-        ),
-    ]
+    status: Literal["completed", "waiting"]
+    """`waiting` means that a tool call waits for approval. `reply` then ends with the question. A message `yes`
+    or `no` of the same user in the same channel answers it.
+    """
     approval: Annotated[
         AskedApprovalBody | None,
         Field(

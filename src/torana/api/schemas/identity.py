@@ -18,13 +18,10 @@ _LONGEST = int(LONGEST_SIGN_IN.total_seconds())
 class MeBody(Wire):
     """The identity of a request."""
 
-    name: Annotated[
-        str,
-        Field(
-            description="`operator` for the gateway token, `local` on a gateway without a token, or a token "
-            "such as `token:tok_0198`. The audit record has the same names."
-        ),
-    ]
+    name: str
+    """`operator` for the gateway token, `local` on a gateway without a token, or a token such as
+    `token:tok_0198`. The audit record has the same names.
+    """
     token_id: Annotated[str | None, Field(description="Null for `operator` and `local`.")]
     label: str | None
     user_id: Annotated[str | None, Field(description="The user that the token is bound to.")]
@@ -47,21 +44,14 @@ class MeBody(Wire):
 class SignInCodeRequest(RequestBody):
     """A one-time code to create, and the token of the sign-in. Unknown fields are ignored."""
 
-    scopes: Annotated[
-        Annotated[list[Scope], Field(min_length=1)] | None,
-        Field(description="The scopes of the token, at most those of this request; null for all of these."),
-    ] = None
-    user: Annotated[
-        Annotated[Id, Field(min_length=1)] | None,
-        Field(
-            description="The user that the token is bound to, by default that of this request. Another user "
-            "needs the scope `admin`."
-        ),
-    ] = None
-    expires_in: Annotated[
-        Annotated[int, Field(ge=1, le=_LONGEST), BeforeValidator(whole_number)] | None,
-        Field(description="Seconds that the token is valid, at most until the token of this request expires."),
-    ] = _LONGEST
+    scopes: Annotated[list[Scope], Field(min_length=1)] | None = None
+    """The scopes of the token, at most those of this request; null for all of these."""
+    user: Annotated[Id, Field(min_length=1)] | None = None
+    """The user that the token is bound to, by default that of this request. Another user needs the scope
+    `admin`.
+    """
+    expires_in: Annotated[int, Field(ge=1, le=_LONGEST), BeforeValidator(whole_number)] | None = _LONGEST
+    """Seconds that the token is valid, at most until the token of this request expires."""
 
 
 class SignInCodeBody(Wire):
@@ -89,9 +79,8 @@ class SignInCodeBody(Wire):
 class SignInBody(Wire):
     """The identity that a one-time code signs in as."""
 
-    created_by: Annotated[
-        str, Field(description="The principal that created the code, as in the audit record.")
-    ]
+    created_by: str
+    """The principal that created the code, as in the audit record."""
     user: Annotated[str | None, Field(description="The user that the sign-in is bound to.")]
     scopes: list[Scope]
     expires_at: Annotated[Time, Field(description="The time until which the code is valid.")]

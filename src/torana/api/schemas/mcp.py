@@ -41,10 +41,8 @@ class McpToolBody(Wire):
     description: str
     input_schema: Annotated[dict[str, Any], Field(description="The JSON Schema of its arguments.")]
     notes: Annotated[list[str], Field(description="The changes that the gateway made to its definition.")]
-    withheld: Annotated[
-        list[str],
-        Field(description="Texts of the server that the model does not get. A person can review them."),
-    ]
+    withheld: list[str]
+    """Texts of the server that the model does not get. A person can review them."""
 
     @classmethod
     def from_offer(cls, offer: ToolOffer) -> Self:
@@ -62,9 +60,8 @@ class McpLeftOut(Wire):
 class McpDetailsBody(McpServerBody):
     """An MCP server with its tools."""
 
-    held: Annotated[
-        str | None, Field(description="Identifies the tools in `waiting`; send it to approve them.")
-    ]
+    held: str | None
+    """Identifies the tools in `waiting`; send it to approve them."""
     offered: Annotated[list[McpToolBody], Field(description="The tools that the agent gets.")]
     waiting: Annotated[list[McpToolBody], Field(description="New and changed tools that wait for an approval.")]
     left_out: list[McpLeftOut]

@@ -38,13 +38,10 @@ class MemoryRequest(RequestBody):
     """A memory to store about a user. Unknown fields are ignored."""
 
     text: Annotated[_Text, Field(description="The text, as a sentence that is clear without context.")]
-    subject: Annotated[
-        Subject | None,
-        Field(
-            description="The subject. A memory supersedes the user's earlier memory of the same subject. Case, "
-            "width and spacing do not matter."
-        ),
-    ] = None
+    subject: Subject | None = None
+    """The subject. A memory supersedes the user's earlier memory of the same subject. Case, width and spacing
+    do not matter.
+    """
 
 
 class MemoryChange(RequestBody):
@@ -68,9 +65,8 @@ class MemoryBody(Wire):
     id: str
     text: str
     subject: Annotated[str | None, Field(description="The subject, case-folded (NFKC).")]
-    turn_id: Annotated[
-        str | None, Field(description="The turn that the memory comes from; null if it comes from no turn.")
-    ]
+    turn_id: str | None
+    """The turn that the memory comes from; null if it comes from no turn."""
     created_at: Time
     superseded_at: Time | None
     superseded_by: Annotated[str | None, Field(description="The current memory that replaced this memory.")]
@@ -84,10 +80,8 @@ class MemoryBody(Wire):
 class MemoryFound(MemoryBody):
     """A memory in a list."""
 
-    score: Annotated[
-        float | None,
-        Field(description="The score of the match, comparable within this list; null without a query."),
-    ]
+    score: float | None
+    """The score of the match, comparable within this list; null without a query."""
 
 
 class MemoriesBody(Page[MemoryFound]):
@@ -97,9 +91,8 @@ class MemoriesBody(Page[MemoryFound]):
 class MemoryWithHistory(MemoryBody):
     """A memory and the memories that it superseded."""
 
-    history: Annotated[
-        list[MemoryBody], Field(description="The superseded memories, newest first, at most 20.")
-    ]
+    history: list[MemoryBody]
+    """The superseded memories, newest first, at most 20."""
 
 
 class ForgottenBody(Wire):

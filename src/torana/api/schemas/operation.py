@@ -15,9 +15,8 @@ class SettingBody(Wire):
     name: str
     value: Any
     default: Any
-    origin: Annotated[
-        str, Field(description="`default`, `.env`, `file …`, `environment TORANA_PORT` or `flag --port`.")
-    ]
+    origin: str
+    """`default`, `.env`, `file …`, `environment TORANA_PORT` or `flag --port`."""
 
 
 class SettingsBody(Page[SettingBody]):

@@ -33,37 +33,27 @@ def whole_number(value: object) -> int:
 class TokenRequest(RequestBody):
     """A token to create. Unknown fields are ignored."""
 
-    user: Annotated[
-        Annotated[Id, Field(min_length=1)] | None,
-        Field(
-            description="The user that the token is bound to. It acts for this user only, and sees only the "
-            "user's data. An integer stands for its decimal string."
-        ),
-    ] = None
-    scopes: Annotated[
-        Annotated[list[Scope], Field(min_length=1)] | None,
-        Field(
-            description="The scopes of the token. `admin` permits everything, for all users. A token that is "
-            "bound to a user cannot have `admin` or `impersonate`."
-        ),
-    ] = sorted(DEFAULT_SCOPES)
-    label: Annotated[
-        Annotated[str, Field(max_length=LABEL_LIMIT, pattern=CLEAN)] | None,
-        Field(description="A description of the token's purpose."),
-    ] = ""
-    expires_in: Annotated[
-        Annotated[int, Field(ge=1, le=_LONGEST_LIFE), BeforeValidator(whole_number)] | None,
-        Field(description="Seconds until the token expires; null for a token that does not expire."),
-    ] = None
+    user: Annotated[Id, Field(min_length=1)] | None = None
+    """The user that the token is bound to. It acts for this user only, and sees only the user's data. An
+    integer stands for its decimal string.
+    """
+    scopes: Annotated[list[Scope], Field(min_length=1)] | None = sorted(DEFAULT_SCOPES)
+    """The scopes of the token. `admin` permits everything, for all users. A token that is bound to a user
+    cannot have `admin` or `impersonate`.
+    """
+    label: Annotated[str, Field(max_length=LABEL_LIMIT, pattern=CLEAN)] | None = ""
+    """A description of the token's purpose."""
+    expires_in: Annotated[int, Field(ge=1, le=_LONGEST_LIFE), BeforeValidator(whole_number)] | None = None
+    """Seconds until the token expires; null for a token that does not expire."""
 
 
 class RotationRequest(RequestBody):
     """The options of a token rotation. Unknown fields are ignored."""
 
-    overlap: Annotated[
-        Annotated[int, Field(ge=0, le=_LONGEST_OVERLAP), BeforeValidator(whole_number)] | None,
-        Field(description="Seconds for which the old token remains valid; 0 ends it at once."),
-    ] = int(DEFAULT_OVERLAP.total_seconds())
+    overlap: Annotated[int, Field(ge=0, le=_LONGEST_OVERLAP), BeforeValidator(whole_number)] | None = int(
+        DEFAULT_OVERLAP.total_seconds()
+    )
+    """Seconds for which the old token remains valid; 0 ends it at once."""
 
 
 class TokenBody(Wire):
@@ -101,9 +91,8 @@ class AuditEntryBody(Wire):
 
     id: str
     at: Time
-    principal: Annotated[
-        str, Field(description="The author: `operator`, `local`, or a token such as `token:tok_0198`.")
-    ]
+    principal: str
+    """The author: `operator`, `local`, or a token such as `token:tok_0198`."""
     source: Annotated[str, Field(description="An address, or `command line`.")]
     action: Annotated[str, Field(description="The action, such as `token.create`.")]
     target: Annotated[str, Field(description="The id of the object of the action.")]

@@ -22,27 +22,18 @@ class ScheduleRequest(RequestBody):
     """A reminder or a task at a time (`at`) or by a rule (`rule`). Unknown fields are ignored."""
 
     text: Annotated[_Text, Field(description="The text of the reminder, or the task for the agent.")]
-    kind: Annotated[
-        ScheduleKind | None,
-        Field(description="`remind` sends the text itself; `task` sends the text to the agent as a message."),
-    ] = "remind"
-    at: Annotated[
-        _Words | None,
-        Field(description="A time: `2026-12-24T09:00`, with or without an offset, or `tomorrow at 9`."),
-    ] = None
-    rule: Annotated[
-        _Words | None, Field(description="`every weekday at 17:00`, or a cron expression: `30 9 * * MON-FRI`.")
-    ] = None
-    timezone: Annotated[
-        _Zone | None, Field(description="An IANA time zone. Without it the gateway's time zone applies.")
-    ] = None
-    missed: Annotated[
-        MissedPolicy | None,
-        Field(description="The policy for runs missed while the gateway is down."),
-    ] = "run_once"
-    channel_id: Annotated[
-        Id | None, Field(description="The channel. Default: a new channel for this schedule.")
-    ] = None
+    kind: ScheduleKind | None = "remind"
+    """`remind` sends the text itself; `task` sends the text to the agent as a message."""
+    at: _Words | None = None
+    """A time: `2026-12-24T09:00`, with or without an offset, or `tomorrow at 9`."""
+    rule: _Words | None = None
+    """`every weekday at 17:00`, or a cron expression: `30 9 * * MON-FRI`."""
+    timezone: _Zone | None = None
+    """An IANA time zone. Without it the gateway's time zone applies."""
+    missed: MissedPolicy | None = "run_once"
+    """The policy for runs missed while the gateway is down."""
+    channel_id: Id | None = None
+    """The channel. Default: a new channel for this schedule."""
     user_id: Annotated[Id | None, Field(description="The user who owns the schedule.")] = None
 
 
@@ -57,10 +48,8 @@ class ScheduleBody(Wire):
     missed: MissedPolicy
     state: ScheduleState
     due_at: Annotated[Time | None, Field(description="The next time; null if there is none.")]
-    reason: Annotated[
-        str | None,
-        Field(description="The reason why the schedule is paused or delayed, or why its last time was missed."),
-    ]
+    reason: str | None
+    """The reason why the schedule is paused or delayed, or why its last time was missed."""
     failures: Annotated[int, Field(description="The number of consecutive failed runs before the last run.")]
     channel_id: str
     user_id: str | None

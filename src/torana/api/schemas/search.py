@@ -30,14 +30,10 @@ class HitBody(Wire):
     snippet: Annotated[str, Field(description="The part of the message with the first match.")]
     offset: Annotated[int, Field(description="The place of the snippet in the message, in code points.")]
     matches: Annotated[list[MatchBody], Field(description="The matches in the snippet, in order.")]
-    page: Annotated[
-        str,
-        Field(description="The value of `after` for a list of the session's messages from this turn on."),
-    ]
-    page_before: Annotated[
-        str,
-        Field(description="The value of `after` for a list in the order `newest` from before this turn."),
-    ]
+    page: str
+    """The value of `after` for a list of the session's messages from this turn on."""
+    page_before: str
+    """The value of `after` for a list in the order `newest` from before this turn."""
     created_at: Time
 
     @classmethod
@@ -60,10 +56,8 @@ class HitBody(Wire):
 class SearchBody(Page[HitBody]):
     """A page of hits."""
 
-    complete: Annotated[
-        bool,
-        Field(description="False while older turns are not indexed yet. Each search indexes some of them."),
-    ]
+    complete: bool
+    """False while older turns are not indexed yet. Each search indexes some of them."""
 
     @classmethod
     def from_found(cls, found: Found) -> Self:

@@ -19,13 +19,10 @@ class SkillStandingBody(Wire):
     source: Literal["core", "user"]
     description: str
     version: str | None
-    state: Annotated[
-        StandingState,
-        Field(
-            description="`active`: loaded. `quarantine`: waits for approval. `disabled`: switched off. "
-            "`changed`: its files differ from the approved files. `broken`: unreadable."
-        ),
-    ]
+    state: StandingState
+    """`active`: loaded. `quarantine`: waits for approval. `disabled`: switched off. `changed`: its files differ
+    from the approved files. `broken`: unreadable.
+    """
     fault: Annotated[str | None, Field(description="The fault, and how to repair it.")]
     installed: Annotated[bool, Field(description="False for a folder that was placed by hand.")]
     origin: Annotated[str | None, Field(description="The source that the skill was installed from.")]
@@ -98,9 +95,8 @@ class SkillDetailBody(SkillStandingBody):
     """A skill with its versions."""
 
     current: Annotated[SkillVersionBody | None, Field(description="Null if the skill is broken.")]
-    newer: Annotated[
-        SkillVersionBody | None, Field(description="A newer version in quarantine; null if there is none.")
-    ]
+    newer: SkillVersionBody | None
+    """A newer version in quarantine; null if there is none."""
 
     @classmethod
     def from_details(cls, details: SkillDetails) -> Self:
@@ -129,10 +125,8 @@ class SkillRequest(RequestBody):
             max_length=ADDRESS_LIMIT,
         ),
     ]
-    path: Annotated[
-        Annotated[str, Field(max_length=300, pattern=CLEAN)] | None,
-        Field(description="The folder of the skill, if the source contains several."),
-    ] = None
+    path: Annotated[str, Field(max_length=300, pattern=CLEAN)] | None = None
+    """The folder of the skill, if the source contains several."""
 
 
 class SkillApproval(RequestBody):
@@ -145,10 +139,7 @@ class SkillApproval(RequestBody):
             max_length=100,
         ),
     ]
-    scripts: Annotated[
-        StrictBool | None,
-        Field(
-            description="True to let the scripts of the skill run, with the resources they need. Without "
-            "scripts the agent uses only the instructions of the skill."
-        ),
-    ] = True
+    scripts: StrictBool | None = True
+    """True to let the scripts of the skill run, with the resources they need. Without scripts the agent uses
+    only the instructions of the skill.
+    """

@@ -40,13 +40,10 @@ class TurnBody(Wire):
     model: str | None
     usage: UsageBody
     error: FailureBody | None
-    approvals: Annotated[
-        list[ApprovalBody],
-        Field(description="The open approvals of the turn. A turn with an open approval is `waiting`."),
-    ]
-    merged_into: Annotated[
-        str | None, Field(description="The turn that took in this message while it was running.")
-    ]
+    approvals: list[ApprovalBody]
+    """The open approvals of the turn. A turn with an open approval is `waiting`."""
+    merged_into: str | None
+    """The turn that took in this message while it was running."""
     created_at: Time
     ended_at: Time | None
 
@@ -71,9 +68,8 @@ class TurnItem(Wire):
     channel_id: str
     user_id: str | None
     session_id: str
-    account: Annotated[
-        str | None, Field(description="The connector's account; null for a message over HTTP or of a schedule.")
-    ]
+    account: str | None
+    """The connector's account; null for a message over HTTP or of a schedule."""
     schedule_id: Annotated[str | None, Field(description="The schedule that created the turn.")]
     status: TurnState
     attempt: Annotated[int, Field(description="The number of the attempt; 0 until the first one begins.")]
@@ -101,17 +97,10 @@ class TurnItem(Wire):
 class StepBody(Wire):
     """A step of a turn with its time. Fields that do not apply to its kind are null."""
 
-    kind: Annotated[
-        Literal["queue", "model", "tool", "approval", "delivery"],
-        Field(description="`queue` is the wait for the start of an attempt."),
-    ]
-    state: Annotated[
-        str,
-        Field(
-            description="`running`, `completed`, `failed` or `interrupted`. "
-            "An approval or a delivery has its own states."
-        ),
-    ]
+    kind: Literal["queue", "model", "tool", "approval", "delivery"]
+    """`queue` is the wait for the start of an attempt."""
+    state: str
+    """`running`, `completed`, `failed` or `interrupted`. An approval or a delivery has its own states."""
     attempt: Annotated[int | None, Field(description="The attempt of the turn, from 1.")]
     step: Annotated[int | None, Field(description="The number of the model request in the turn, from 0.")]
     name: Annotated[str | None, Field(description="The model, or the tool of a call or an approval.")]
@@ -147,36 +136,23 @@ class CallBody(Wire):
 
     id: Annotated[str, Field(description="The id of the call, unique within the turn.")]
     tool: str
-    state: Annotated[
-        CallState,
-        Field(
-            description="`waiting` for an approval; `interrupted` if the turn ended before the call; a denied "
-            "call is `failed`."
-        ),
-    ]
-    arguments: Annotated[
-        dict[str, Any] | None,
-        Field(description="The arguments that the model chose; null if they are unknown or hidden."),
-    ]
-    arguments_text: Annotated[
-        str | None,
-        Field(description="`arguments` as JSON text for people: exact, with invisible characters escaped."),
-    ]
+    state: CallState
+    """`waiting` for an approval; `interrupted` if the turn ended before the call; a denied call is `failed`."""
+    arguments: dict[str, Any] | None
+    """The arguments that the model chose; null if they are unknown or hidden."""
+    arguments_text: str | None
+    """`arguments` as JSON text for people: exact, with invisible characters escaped."""
     result: Annotated[
         str | None,
         Field(description=f"The result or the failure as text, of about {RESULT_LIMIT:,} characters at most."),
     ]
-    hidden: Annotated[
-        bool,
-        Field(
-            description="True if `arguments` and `result` are left out: they are private data of one user in a "
-            "channel with several users."
-        ),
-    ]
+    hidden: bool
+    """True if `arguments` and `result` are left out: they are private data of one user in a channel with
+    several users.
+    """
     approval: ApprovalBody | None
-    started_at: Annotated[
-        Time | None, Field(description="The start of its last attempt; null if it never ran.")
-    ]
+    started_at: Time | None
+    """The start of its last attempt; null if it never ran."""
     ended_at: Time | None
 
 
@@ -196,14 +172,11 @@ class SessionBody(Wire):
     """A session: a conversation in a channel."""
 
     id: str
-    owner: Annotated[
-        str, Field(description="`gateway`, or `user:` and the user whose token started the session.")
-    ]
+    owner: str
+    """`gateway`, or `user:` and the user whose token started the session."""
     channel_id: str
-    title: Annotated[
-        str | None,
-        Field(description="The title that was set, or the beginning of the first message, if it is known."),
-    ]
+    title: str | None
+    """The title that was set, or the beginning of the first message, if it is known."""
     archived: bool
     turns: Annotated[int, Field(description="The number of accepted messages.")]
     created_at: Time
@@ -222,13 +195,10 @@ class SessionChange(RequestBody):
         json_schema_extra={"anyOf": [{"required": ["title"]}, {"required": ["archived"]}]}
     )
 
-    title: Annotated[
-        Annotated[NotBlank, Field(max_length=OWN_LIMIT)] | None,
-        Field(description="The new title; null removes it, and the next message gives the session a title."),
-    ] = None
-    archived: Annotated[
-        StrictBool | None, Field(description="True to archive the session, until its next message.")
-    ] = None
+    title: Annotated[NotBlank, Field(max_length=OWN_LIMIT)] | None = None
+    """The new title; null removes it, and the next message gives the session a title."""
+    archived: StrictBool | None = None
+    """True to archive the session, until its next message."""
 
     @field_validator("title")
     @classmethod
@@ -245,14 +215,10 @@ class SessionChange(RequestBody):
 class ForkBody(RequestBody):
     """The turn and the channel of a fork. Unknown fields are ignored."""
 
-    turn_id: Annotated[
-        Annotated[str, Field(json_schema_extra={"pattern": CLEAN})] | None,
-        Field(description="The last turn to copy. Without it the last ended turn."),
-    ] = None
-    channel_id: Annotated[
-        Id | None,
-        Field(description="The channel of the new session. Default: a new channel."),
-    ] = None
+    turn_id: Annotated[str, Field(json_schema_extra={"pattern": CLEAN})] | None = None
+    """The last turn to copy. Without it the last ended turn."""
+    channel_id: Id | None = None
+    """The channel of the new session. Default: a new channel."""
 
 
 class DeletedBody(Wire):

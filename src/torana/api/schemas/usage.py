@@ -27,9 +27,8 @@ class SpentBody(AmountBody):
     """The usage in a period."""
 
     estimated_input: InputPartsBody
-    summary_tokens: Annotated[
-        int, Field(description="The input and output tokens of summaries, which the other numbers contain.")
-    ]
+    summary_tokens: int
+    """The input and output tokens of summaries, which the other numbers contain."""
 
 
 class SpentDay(SpentBody):
@@ -84,13 +83,10 @@ class MicroSpentBody(AmountBody):
 class SpentGroup(MicroSpentBody):
     """The usage of one value of `by`."""
 
-    value: Annotated[
-        str | None,
-        Field(
-            description="The day, model, user, token, channel or schedule. Null for usage that has no such "
-            "value, such as messages by model, and for usage from before Torana stored these values."
-        ),
-    ]
+    value: str | None
+    """The day, model, user, token, channel or schedule. Null for usage that has no such value, such as messages
+    by model, and for usage from before Torana stored these values.
+    """
 
 
 class BreakdownBody(Wire):
