@@ -69,6 +69,14 @@ def decode(data: bytes, encoding: str) -> str:
     return "".join([*pieces, decoder.decode(b"", final=True)])
 
 
+def is_storable(text: str) -> bool:
+    """Return whether a text is Unicode without U+0000 and without half of a surrogate pair."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def cut_to_bytes(text: str, size: int) -> str:
     """Return the start of the text that has at most ``size`` bytes in UTF-8, with surrogates replaced."""
     return text.encode(errors="replace")[:size].decode(errors="ignore")

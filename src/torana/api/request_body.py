@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from torana.api.dependencies import current_principal, services_of
+from torana.characters import is_storable
 from torana.errors import (
     BadRequest,
     BodyTooLarge,
@@ -113,7 +114,7 @@ async def _read_json(request: Request, *, within: float, limit: int) -> bytes:
 def _parse_clean(raw: bytes) -> dict[str, Any]:
     document = _parse_json(raw)
     for name, value in document.items():
-        if not all(map(_is_clean, _texts(value))):
+        if not all(map(is_storable, _texts(value))):
             raise InvalidText(faults=[fault(name, "contains U+0000 or half of a surrogate pair")])
     return document
 
@@ -285,13 +286,6 @@ def _texts(value: object) -> Iterator[str]:
                 waiting.extend(cast("dict[str, object]", fields).values())
             case _:
                 pass
-
-
-def _is_clean(text: str) -> bool:
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 async def _read_body(request: Request, limit: int) -> bytes:

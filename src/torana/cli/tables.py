@@ -59,8 +59,9 @@ def print_rows(heads: Cells, rows: Iterable[Cells], *, texts: Collection[str] = 
         lines = [list(enumerate(padded))]
     for row in table:
         for number, columns in enumerate(lines):
-            cells = (_pad(shorten(row[one], size) if fits else row[one], size) for one, size in columns)
-            typer.echo(f"{_GAP if number else ''}{_GAP.join(cells)}".rstrip())
+            cells = [(shorten(row[one], size) if fits else row[one], size) for one, size in columns]
+            line = _GAP.join(cell + " " * (size - _cells(cell)) for cell, size in cells)
+            typer.echo(f"{_GAP if number else ''}{line}".rstrip())
 
 
 def excerpt(text: str) -> str:
@@ -103,10 +104,6 @@ def _share(
         sizes[one] = min(widths[one], max(1, left // (len(texts) - number)))
         left -= sizes[one]
     return list(sizes.items())
-
-
-def _pad(cell: str, width: int) -> str:
-    return cell + " " * (width - _cells(cell))
 
 
 def _cells(text: str) -> int:

@@ -51,7 +51,9 @@ def bundle(read: Callable[[str], str], entry: str) -> str:
             return name
         names[path] = None
         folder = posixpath.dirname(path)
-        text = _IMPORT.sub(lambda found: _bind(found, add(_resolve(folder, found[3]))), read(path))
+        text = _IMPORT.sub(
+            lambda found: _bind(found, add(posixpath.normpath(posixpath.join(folder, found[3])))), read(path)
+        )
         names[path] = name = f"m{len(functions)}"
         functions.append(_as_function(name, text))
         return name
@@ -67,10 +69,6 @@ def bundle(read: Callable[[str], str], entry: str) -> str:
 def compact(text: str) -> str:
     """Return a script or a style sheet without indentation, empty lines, and comments on lines of their own."""
     return _TEMPLATE_BREAK.sub("", _BLANK.sub("", _COMMENT.sub("", text)))
-
-
-def _resolve(folder: str, path: str) -> str:
-    return posixpath.normpath(posixpath.join(folder, path))
 
 
 def _bind(imported: re.Match[str], module: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from torana.characters import is_storable
 from torana.errors import FieldFault, InvalidField, NotFound
 from torana.messages import DEFAULT_SCOPES, ID_LIMIT, SCOPES, Principal, Scope, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
@@ -142,7 +143,7 @@ def check_properties(new: NewToken) -> None:
     if len(new.label) > LABEL_LIMIT:
         raise _invalid("/label", f"must have at most {LABEL_LIMIT} characters")
     for pointer, text in (("/user", new.user or ""), ("/label", new.label)):
-        if not _is_text(text):
+        if not is_storable(text):
             raise _invalid(pointer, "must be Unicode without U+0000")
     if not new.scopes:
         raise _invalid("/scopes", f"must name at least one of {', '.join(sorted(SCOPES))}")
@@ -159,13 +160,6 @@ def check_properties(new: NewToken) -> None:
             "/expiresIn",
             (f"must be 1 second to {LONGEST_LIFE.days} days; omit it for a token that does not expire"),
         )
-
-
-def _is_text(text: str) -> bool:
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 def _invalid(pointer: str, detail: str) -> InvalidField:

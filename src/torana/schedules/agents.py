@@ -60,11 +60,9 @@ def _to_planned(schedule: Schedule) -> Planned:
         id=schedule.id,
         kind=schedule.kind,
         text=schedule.text,
-        next="paused" if due is None or schedule.state == "paused" else _next(schedule),
+        next="paused"
+        if due is None or schedule.state == "paused"
+        else format_moment(due, ZoneInfo(schedule.timezone)),
         rule=describe_rule(schedule.cron) if schedule.cron else None,
         note=schedule.reason or "",
     )
-
-
-def _next(schedule: Schedule) -> str:
-    return format_moment(schedule.due_at, ZoneInfo(schedule.timezone)) if schedule.due_at else "never"

@@ -76,7 +76,8 @@ class ChatCommand:
             try:
                 if self._message or not sys.stdin.isatty():
                     return self._send_all(runner, conversation)
-                history = open_history(_history_path() if self._keeps_history else None)
+                file = platformdirs.user_state_path("torana") / "chat-history"
+                history = open_history(file if self._keeps_history else None)
                 prompt = ChatPrompt(conversation=conversation, output=MarkdownOutput(), history=history)
                 runner.run(prompt.run())
                 return True
@@ -121,10 +122,6 @@ def _until_quit(lines: Iterable[str]) -> Iterable[str]:
 
 async def _ask_without_terminal(_: str) -> None:
     """Answer no question: there is no terminal."""
-
-
-def _history_path() -> Path:
-    return platformdirs.user_state_path("torana") / "chat-history"
 
 
 def _login() -> str:

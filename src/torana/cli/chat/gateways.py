@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
-from ipaddress import ip_address
 
 import httpx2
 import typer
@@ -20,6 +19,7 @@ from torana.cli.gateway import Gateway, listen
 from torana.cli.remote import RunningGateway, gateway_at, running_gateway
 from torana.cli.terminal import printable
 from torana.config import Loaded
+from torana.config.fields import is_loopback
 from torana.errors import OperatorError
 from torana.store.engine.lock import DataDirLock
 from torana.telemetry import configure_logging
@@ -42,7 +42,7 @@ def remote_gateway(url: str, variable: str) -> RunningGateway:
     token = os.environ.get(variable) or _ask_for_token(url, variable)
     if token and not is_header_value(token):
         raise OperatorError("the token contains a character that no token has; copy it again")
-    if token and parsed.scheme == "http" and not _is_loopback(parsed.host):
+    if token and parsed.scheme == "http" and not is_loopback(parsed.host):
         typer.echo(printable(_UNENCRYPTED.format(url=url)), err=True)
     return RunningGateway(address=url, headers={"Authorization": f"Bearer {token}"} if token else {})
 
@@ -71,13 +71,6 @@ def _ask_for_token(url: str, variable: str) -> str:
     if not sys.stdin.isatty():
         raise OperatorError(_LOCKED.format(url=url, variable=variable))
     return typer.prompt("Token", hide_input=True, err=True)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @contextmanager

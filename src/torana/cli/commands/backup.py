@@ -56,7 +56,9 @@ def backup(
     now = datetime.now(UTC)
     database = backup_target(settings)
     database.check_there()
-    file = _file(target or Path(), now) if to is None else _directory(to) / backup_name(now)
+    file = target or Path() if to is None else _directory(to)
+    if file.is_dir():
+        file /= backup_name(now)
     if file.exists():
         raise OperatorError(f"{file} already exists; name another file, or a directory")
     if not file.parent.is_dir():
@@ -101,10 +103,6 @@ def _foreign(database: BackupTarget) -> list[str]:
         return database.foreign_objects()
     except OperatorError as error:
         return [error.detail]
-
-
-def _file(target: Path, now: datetime) -> Path:
-    return target / backup_name(now) if target.is_dir() else target
 
 
 def _directory(to: Path) -> Path:

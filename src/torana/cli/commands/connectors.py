@@ -33,7 +33,9 @@ def list_(options: CommonOptions) -> None:
 @app.command()
 def reload(options: CommonOptions) -> None:
     """Reload the settings of the connectors. Accounts without changes stay connected."""
-    changed = options.gateway().ask("POST", "/v1/connectors/reload", read=_changed_accounts)
+    changed: list[str] = options.gateway().ask(
+        "POST", "/v1/connectors/reload", read=lambda document: list(document["changed"])
+    )
     if options.as_json:
         typer.echo(json.dumps({"changed": changed}, indent=2))
     else:
@@ -42,10 +44,6 @@ def reload(options: CommonOptions) -> None:
 
 def _connectors(document: Any) -> list[Mapping[str, Any]]:
     return list(cast("list[Mapping[str, Any]]", document["connectors"]))
-
-
-def _changed_accounts(document: Any) -> list[str]:
-    return [str(name) for name in document["changed"]]
 
 
 def _row(status: Mapping[str, Any]) -> tuple[str, ...]:

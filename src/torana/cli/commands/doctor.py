@@ -17,7 +17,6 @@ from torana.errors import DatabaseUnusable, DataDirUnusable, GatewayError, Opera
 
 if TYPE_CHECKING:
     from torana.config import Loaded
-    from torana.connectors.registry import Account
 
 app = new_app()
 
@@ -205,7 +204,11 @@ def _permissions(loaded: Loaded) -> str:
 def _connectors(loaded: Loaded) -> str:
     from torana.app.checks import check_connectors
 
-    return ", ".join(_account_label(account) for account in check_connectors(loaded)) or "none"
+    accounts = check_connectors(loaded)
+    return (
+        ", ".join(one.name if one.name == one.kind else f"{one.name} ({one.kind})" for one in accounts)
+        or "none"
+    )
 
 
 def _mcp(loaded: Loaded) -> str:
@@ -223,10 +226,6 @@ def _mcp(loaded: Loaded) -> str:
     if faulty:
         raise OperatorError("; ".join(faulty))
     return ", ".join(f"{one['server']} ({one['tools']} tools)" for one in records)
-
-
-def _account_label(account: Account) -> str:
-    return account.name if account.name == account.kind else f"{account.name} ({account.kind})"
 
 
 def _model(loaded: Loaded) -> str:

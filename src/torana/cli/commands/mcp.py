@@ -30,7 +30,8 @@ def list_(options: CommonOptions) -> None:
         return
     heads = ("server", "transport", "state", "tools", "connections", "reason")
     print_rows(heads, [_row(one) for one in found], texts=("reason",))
-    tools = [(tool["name"], tool["permission"], _notes(tool)) for one in found for tool in one["offered"]]
+    offered = [tool for one in found for tool in one["offered"]]
+    tools = [(tool["name"], tool["permission"], "; ".join(tool["notes"]) or "-") for tool in offered]
     left_out = [
         (f"{one['server']}: {tool['tool']}", "-", tool["reason"]) for one in found for tool in one["leftOut"]
     ]
@@ -67,7 +68,7 @@ def approve(
     if not yes:
         typer.confirm("Offer these tools to the agent?", abort=True, err=options.as_json)
     path, body = f"/v1/mcp/{server}/approve", {"held": one["held"]}
-    after = gateway.ask("POST", path, read=_whole, body=body)
+    after: dict[str, Any] = gateway.ask("POST", path, read=dict, body=body)
     if options.as_json:
         typer.echo(json.dumps(after, indent=2))
     else:
@@ -76,14 +77,6 @@ def approve(
 
 def _items(document: Any) -> list[Mapping[str, Any]]:
     return list(cast("list[Mapping[str, Any]]", document["items"]))
-
-
-def _whole(document: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", document)
-
-
-def _notes(tool: Mapping[str, Any]) -> str:
-    return "; ".join(tool["notes"]) or "-"
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:

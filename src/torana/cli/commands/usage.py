@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,9 +127,6 @@ def _limits(states: Sequence[State]) -> Table:
     for state in states:
         numbers = [f"{number:,.10g}" for number in (state.quota, state.used, state.reserved)]
         bar = Bar(state.quota, 0, min(state.quota, state.used + state.reserved))
-        table.add_row(state.policy, *numbers, bar, _until(state.resets_at))
+        until = f"{state.resets_at:%Y-%m-%d %H:%M} UTC" if state.resets_at else "when turns are answered"
+        table.add_row(state.policy, *numbers, bar, until)
     return table
-
-
-def _until(at: datetime | None) -> str:
-    return f"{at:%Y-%m-%d %H:%M} UTC" if at else "when turns are answered"

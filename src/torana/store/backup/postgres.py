@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from torana.errors import DatabaseBusy, DatabaseUnusable, StoreUnavailable
@@ -132,7 +132,8 @@ def _write_file(source: Connection, file: Path, progress: Progress) -> None:
     file.touch(mode=0o600, exist_ok=False)
     # One transaction with a rollback journal, which stays small while pages are new. A write-ahead log would
     # contain all rows.
-    engine = _sqlite_engine(file)
+    connect = partial(sqlite3.connect, file, isolation_level=None)
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.NullPool)
     try:
         with engine.connect() as target:
             target.exec_driver_sql("BEGIN")
@@ -143,12 +144,6 @@ def _write_file(source: Connection, file: Path, progress: Progress) -> None:
         if isinstance(error.orig, sqlite3.Error):
             raise error.orig from error
         raise
-
-
-def _sqlite_engine(file: Path) -> Engine:
-    return sa.create_engine(
-        "sqlite://", creator=partial(sqlite3.connect, file, isolation_level=None), poolclass=sa.NullPool
-    )
 
 
 def _insert_rows(connection: Connection, file: Path, progress: Progress) -> None:

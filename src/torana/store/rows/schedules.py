@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult, RowMapping
@@ -22,7 +22,6 @@ from torana.store.rows import usage
 from torana.store.rows.usage import Amount
 
 ScheduleKind = Literal["remind", "task"]
-SCHEDULE_KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
 
 #: After the clock was set back, a due time of a cron expression is computed again if it is further ahead than
 #: this.

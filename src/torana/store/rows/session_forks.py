@@ -60,7 +60,7 @@ def fork(
     if connection.execute(_SESSION_OF, {"owner": owner, "channel": new.channel}).first() is not None:
         raise ChannelTaken
     last_seq = _last_seq(connection, session_id, last)
-    is_copied = _ended_up_to(session_id, last_seq)
+    is_copied = (turns.c.session_id == session_id) & (turns.c.seq <= last_seq) & turns.c.state.in_(_ENDED)
     copies = {old: new.turn_id() for old in _ids(connection, is_copied, most, most_bytes)}
     places = _places(connection, session_id)
     kept = [place for turn_id, place in places.items() if turn_id in copies]
@@ -86,10 +86,6 @@ def _last_seq(connection: Connection, session_id: str, last: str | None) -> int:
     if row.state not in _ENDED:
         raise NotEnded
     return int(row.seq)
-
-
-def _ended_up_to(session_id: str, last_seq: int) -> sa.ColumnElement[bool]:
-    return (turns.c.session_id == session_id) & (turns.c.seq <= last_seq) & turns.c.state.in_(_ENDED)
 
 
 def _ids(connection: Connection, is_copied: sa.ColumnElement[bool], most: int, most_bytes: int) -> list[str]:

@@ -13,7 +13,7 @@ from torana.cli.terminal import on_one_line, printable
 from torana.errors import OperatorError
 
 if TYPE_CHECKING:
-    from torana.skills import BrokenSkill, Catalogue, Skill, Skills
+    from torana.skills import Catalogue, Skill, Skills
     from torana.skills.status import Look, SkillDetails, SkillStatus
 
 #: Maximum width of a line in the list.
@@ -35,7 +35,10 @@ def list_(options: CommonOptions) -> None:
         records = [
             _record(here.skills, skill) | {"warnings": list(skill.warnings)} for skill in catalogue.loaded
         ]
-        broken = [_fault(item) for item in catalogue.broken]
+        broken = [
+            {"slug": item.slug, "source": item.source, "path": str(item.path), "fault": item.fault}
+            for item in catalogue.broken
+        ]
         inactive = [SkillStandingBody.from_status(one).model_dump(mode="json") for one in waiting]
         typer.echo(json.dumps({"items": records, "inactive": inactive, "broken": broken}, indent=2))
         return
@@ -94,10 +97,6 @@ def _news(status: SkillStatus) -> str:
     return (
         f"its scripts are not approved; {approve} allows them to run" if status.has_unapproved_scripts else ""
     )
-
-
-def _fault(item: BrokenSkill) -> dict[str, str]:
-    return {"slug": item.slug, "source": item.source, "path": str(item.path), "fault": item.fault}
 
 
 def _print_table(skills: Skills, catalogue: Catalogue) -> None:
