@@ -21,12 +21,13 @@ from torana.skills.grants import InstalledSkills
 from torana.store.backup.archive import DATABASE_NAME, INSTALLED
 from torana.store.engine.database import Database
 from torana.store.engine.sqlite import SqliteDatabase
+from torana.tools.base import ToolGroup
 from torana.tools.builtin.python import PythonTools
 from torana.tools.computing import Computing
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.servers import check_servers
 from torana.tools.operator import load_tools
-from torana.tools.toolset import ToolGroup, build_toolset
+from torana.tools.toolset import build_toolset
 from torana.web.search import lacking
 
 

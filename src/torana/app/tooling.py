@@ -18,6 +18,7 @@ from torana.skills.grants import InstalledSkills
 from torana.store.engine.database import Database
 from torana.store.workspaces import Workspaces
 from torana.tools import ToolContext
+from torana.tools.base import ToolGroup
 from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
 from torana.tools.builtin.lists import ListTools
@@ -34,7 +35,7 @@ from torana.tools.mcp.servers import McpServers
 from torana.tools.mcp.toolset import McpToolset
 from torana.tools.operator import load_tools
 from torana.tools.sandbox import Bubblewrap, Sandbox
-from torana.tools.toolset import ToolGroup, build_toolset
+from torana.tools.toolset import build_toolset
 from torana.web import Guard, GuardedClient
 from torana.web.readable import Reader
 from torana.web.search import open_search

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -27,6 +28,26 @@ class ToolContext:
     timezone: ZoneInfo
     clock: Callable[[], datetime]
     opened_tools: OpenedTools = field(default_factory=OpenedTools)
+
+    def user_for(self, purpose: str) -> str:
+        """Return the user, who is needed for ``purpose``. Raises ``ToolError``."""
+        if self.turn.user is None:
+            raise ToolError(f"{purpose} need a user; send a userId with the message.")
+        return self.turn.user
+
+    def check_private(self, purpose: str) -> None:
+        """Raise ``ToolError`` in a channel with several users; ``purpose`` says what is not done there."""
+        if not self.may_recall:
+            raise ToolError(f"The channel has several users, so private {purpose} here.")
+
+
+class ToolGroup:
+    """Related tools that share their dependencies: the methods that ``@tool`` marks."""
+
+    @property
+    def tools(self) -> Sequence[Callable[..., Any]]:
+        """Return the functions, in the order of their definitions."""
+        return [getattr(self, name) for name, member in vars(type(self)).items() if hasattr(member, _ATTRIBUTE)]
 
 
 def tool(*, idempotent: bool, permission: Permission = "allow") -> Callable[[F], F]:
@@ -55,3 +76,12 @@ def promises(function: Callable[..., Any]) -> dict[str, Any]:
 
 class ToolError(Exception):
     """The tool failed. The message gives the reason; the model, or the user, can read it."""
+
+
+@contextmanager
+def tool_errors(*kinds: type[Exception]) -> Generator[None]:
+    """Convert errors of these kinds to ``ToolError`` with the same text."""
+    try:
+        yield
+    except kinds as error:
+        raise ToolError(str(error)) from error

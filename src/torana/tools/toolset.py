@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic_ai import FunctionToolset, RunContext, Tool
 from pydantic_ai.exceptions import UserError
@@ -15,7 +15,7 @@ from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_ai.toolsets.function import FunctionToolsetTool
 
 from torana.errors import ConfigInvalid
-from torana.tools.base import ToolContext, promises
+from torana.tools.base import ToolContext, ToolGroup, promises
 from torana.tools.builtin.arithmetic import calculate
 from torana.tools.builtin.chance import pick_random
 from torana.tools.builtin.csv_query import query_csv
@@ -47,15 +47,6 @@ _COMPUTED: tuple[Callable[..., Any], ...] = (sort_lines, query_json, query_csv)
 _COMPUTED_BY_NAME = {function.__name__: function for function in _COMPUTED}
 #: Tools of groups that compute in their own processes.
 _COMPUTES_ITSELF = frozenset({"run_python"})
-
-
-class ToolGroup(Protocol):
-    """Related tools that share their dependencies."""
-
-    @property
-    def tools(self) -> Sequence[Callable[..., Any]]:
-        """Return the functions, each marked by ``@tool``."""
-        ...
 
 
 class _SteadyToolset(FunctionToolset[ToolContext]):

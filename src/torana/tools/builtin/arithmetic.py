@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import (
     ROUND_CEILING,
     ROUND_FLOOR,
@@ -18,8 +18,9 @@ from decimal import (
     Overflow,
     localcontext,
 )
+from functools import partial
 from statistics import median
-from typing import Protocol
+from typing import Any
 
 from simpleeval import FunctionNotDefined, InvalidExpression, SimpleEval
 
@@ -89,15 +90,12 @@ def calculate(expression: str) -> str:
         raise ToolError(f"An expression has 1 to {EXPRESSION_LIMIT} characters; send another one.")
     shown = " ".join(expression.split())
     source, numbers = _parse_numbers(shown)
-    with localcontext(_context()) as context:
+    traps = [DivisionByZero, InvalidOperation, Overflow]
+    limits = Context(prec=PRECISION, Emax=EXPONENT_LIMIT, Emin=-EXPONENT_LIMIT, traps=traps)
+    with localcontext(limits) as context:
         value = _evaluate(source, numbers, shown)
         sign = "≈" if context.flags[Inexact] else "="
         return f"{shown} {sign} {_plain(value, rounded=sign == '≈')}"
-
-
-def _context() -> Context:
-    traps = [DivisionByZero, InvalidOperation, Overflow]
-    return Context(prec=PRECISION, Emax=EXPONENT_LIMIT, Emin=-EXPONENT_LIMIT, traps=traps)
 
 
 def _parse_numbers(shown: str) -> tuple[str, dict[str, Decimal]]:
@@ -107,8 +105,9 @@ def _parse_numbers(shown: str) -> tuple[str, dict[str, Decimal]]:
     """
     numbers = {"pi": _PI}
     pieces: list[str] = []
-    for number, symbol in _pieces(_rewritten(shown)):
-        if number:
+    for match in _TOKEN.finditer(_rewritten(shown)):
+        symbol: str = match["symbol"]
+        if number := match["number"]:
             symbol = f"n{len(numbers)}"
             numbers[symbol] = _decimal(number)
         elif symbol not in _SYMBOLS:
@@ -122,11 +121,6 @@ def _decimal(number: str) -> Decimal:
         return Decimal(number)
     except InvalidOperation:
         raise ToolError(f"The exponent of “{number[:EXCERPT]}” is too large; send a smaller number.") from None
-
-
-def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    for match in _TOKEN.finditer(text):
-        yield match["number"] or "", match["symbol"] or ""
 
 
 def _rewritten(shown: str) -> str:
@@ -152,18 +146,11 @@ def _apply_replacements(text: str, rows: Sequence[tuple[re.Pattern[str], str]]) 
     return text
 
 
-class _Evaluator(Protocol):
-    def eval(self, expr: str) -> object: ...
-
-
-def _evaluator(numbers: dict[str, Decimal]) -> _Evaluator:
-    return SimpleEval(operators=_OPERATORS, functions=_FUNCTIONS, names=numbers)
-
-
 def _evaluate(source: str, numbers: dict[str, Decimal], shown: str) -> Decimal:
     excerpt = shown if len(shown) <= EXCERPT else shown[:EXCERPT] + "…"
+    evaluator: Any = SimpleEval(operators=_OPERATORS, functions=_FUNCTIONS, names=numbers)
     try:
-        return _finite(_evaluator(numbers).eval(source))
+        return _finite(evaluator.eval(source))
     except ZeroDivisionError:
         raise ToolError(f"“{excerpt}” divides by zero.") from None
     except Overflow:
@@ -209,38 +196,14 @@ def _floor_quotient(left: Decimal, right: Decimal) -> Decimal:
     return (left - _remainder(left, right)) // right
 
 
-def _floor(value: Decimal) -> Decimal:
-    return value.to_integral_value(ROUND_FLOOR)
-
-
-def _ceil(value: Decimal) -> Decimal:
-    return value.to_integral_value(ROUND_CEILING)
-
-
 def _round(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
     """Round half away from zero, as people do. Python's ``round`` rounds half to even."""
     with localcontext():  # a requested rounding does not make the result inexact
         return value.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
 
 
-def _largest(*values: Decimal) -> Decimal:
-    return max(values)
-
-
-def _smallest(*values: Decimal) -> Decimal:
-    return min(values)
-
-
 def _sum(*values: Decimal) -> Decimal:
     return sum(values, Decimal(0))
-
-
-def _mean(*values: Decimal) -> Decimal:
-    return _sum(*values) / len(values)
-
-
-def _median(*values: Decimal) -> Decimal:
-    return median(values)
 
 
 _OPERATORS: dict[type[ast.operator | ast.unaryop], Callable[..., Decimal]] = {
@@ -256,15 +219,15 @@ _OPERATORS: dict[type[ast.operator | ast.unaryop], Callable[..., Decimal]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Decimal]] = {
     "abs": Decimal.__abs__,
-    "ceil": _ceil,
+    "ceil": partial(Decimal.to_integral_value, rounding=ROUND_CEILING),
     "exp": Decimal.exp,
-    "floor": _floor,
+    "floor": partial(Decimal.to_integral_value, rounding=ROUND_FLOOR),
     "ln": Decimal.ln,
     "log10": Decimal.log10,
-    "max": _largest,
-    "mean": _mean,
-    "median": _median,
-    "min": _smallest,
+    "max": lambda *values: max(values),
+    "mean": lambda *values: _sum(*values) / len(values),
+    "median": lambda *values: median(values),
+    "min": lambda *values: min(values),
     "round": _round,
     "sqrt": Decimal.sqrt,
     "sum": _sum,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_ai import RunContext
@@ -15,21 +15,16 @@ from torana.aio import run_uncancellable
 from torana.sessions import Sessions, SessionText, Speaker
 from torana.sessions.history import indent_below
 from torana.store.engine.tokenizer import words
-from torana.tools.base import ToolContext, tool
+from torana.tools.base import ToolContext, ToolGroup, tool
 
 _EXCERPT = 1_000
 
 
-class ConversationTools:
+class ConversationTools(ToolGroup):
     """The tools of the ``conversation`` skill."""
 
     def __init__(self, *, sessions: Sessions) -> None:
         self._sessions = sessions
-
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the tool functions."""
-        return [self.earlier_messages]
 
     @tool(idempotent=True)
     async def earlier_messages(

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Any
-
 from pydantic_ai import RunContext
 
 from torana.characters import visible
 from torana.store.workspaces import FileFault, Workspaces
-from torana.tools.base import ToolContext, ToolError, tool
+from torana.tools.base import ToolContext, ToolError, ToolGroup, tool, tool_errors
 
 #: The bytes of a file that are read, and the number of files that are listed.
 _SHOWN = 100_000
 _LISTED = 200
 
 
-class FileTools:
+class FileTools(ToolGroup):
     """The tools of the ``files`` skill."""
 
     def __init__(self, *, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
 
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
-        return [self.list_files, self.read_file, self.write_file, self.delete_file]
-
     @tool(idempotent=True)
     async def list_files(self, ctx: RunContext[ToolContext]) -> str:
         """List the user's files with size and time of the last change."""
-        user = _user(ctx)
-        _demand_alone(ctx)
+        user = ctx.deps.user_for("Files")
+        ctx.deps.check_private("files are not read")
         files = await self._workspaces.list_files(user)
         zone = ctx.deps.timezone
         lines = [
@@ -50,9 +41,9 @@ class FileTools:
         Args:
             name: The file's name, such as notes.txt or trips/oslo.md.
         """
-        user = _user(ctx)
-        _demand_alone(ctx)
-        with _file_errors():
+        user = ctx.deps.user_for("Files")
+        ctx.deps.check_private("files are not read")
+        with tool_errors(FileFault):
             body = await self._workspaces.read(user, name, limit=_SHOWN + 1)
         try:
             # The cut may be inside a character.
@@ -72,9 +63,9 @@ class FileTools:
             name: The file's name, such as notes.txt or trips/oslo.md.
             text: The complete content of the file.
         """
-        user = _user(ctx)
+        user = ctx.deps.user_for("Files")
         body = text.encode()
-        with _file_errors():
+        with tool_errors(FileFault):
             replaced = await self._workspaces.write(user, name, body)
         return f"{'Replaced' if replaced else 'Saved'} {name} ({len(body):,} bytes)."
 
@@ -85,27 +76,7 @@ class FileTools:
         Args:
             name: The file's name, as in the list of files.
         """
-        user = _user(ctx)
-        with _file_errors():
+        user = ctx.deps.user_for("Files")
+        with tool_errors(FileFault):
             await self._workspaces.delete(user, name)
         return f"Deleted {name}."
-
-
-@contextmanager
-def _file_errors() -> Generator[None]:
-    """Convert ``FileFault`` to an error that the model sees."""
-    try:
-        yield
-    except FileFault as fault:
-        raise ToolError(str(fault)) from fault
-
-
-def _user(ctx: RunContext[ToolContext]) -> str:
-    if ctx.deps.turn.user is None:
-        raise ToolError("Files need a user; send a userId with the message.")
-    return ctx.deps.turn.user
-
-
-def _demand_alone(ctx: RunContext[ToolContext]) -> None:
-    if not ctx.deps.may_recall:
-        raise ToolError("The channel has several users, so private files are not read here.")

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 from weakref import WeakValueDictionary
 
 from pydantic_ai import RunContext
@@ -14,7 +13,7 @@ from pydantic_ai import RunContext
 from torana.aio import run_uncancellable
 from torana.store.engine.similarity import most_alike
 from torana.store.workspaces import FileChanged, FileFault, Workspaces
-from torana.tools.base import ToolContext, ToolError, tool
+from torana.tools.base import ToolContext, ToolError, ToolGroup, tool, tool_errors
 
 #: The folder of the lists among the user's files.
 FOLDER = "lists"
@@ -25,18 +24,13 @@ NAME_LIMIT, ENTRY_LIMIT, ENTRIES_LIMIT = 40, 200, 500
 _FILE_LIMIT = ENTRIES_LIMIT * ENTRY_LIMIT * 4
 
 
-class ListTools:
+class ListTools(ToolGroup):
     """The tools of the ``lists`` skill."""
 
     def __init__(self, *, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
         #: The lock of each user: calls of a user wait here instead of in threads, which other users need.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
-        return [self.add_to_list, self.show_list, self.remove_from_list]
 
     @tool(idempotent=True)
     async def add_to_list(self, ctx: RunContext[ToolContext], name: str, entries: list[str]) -> str:
@@ -73,19 +67,14 @@ class ListTools:
         return await self._work(ctx, change)
 
     async def _work(self, ctx: RunContext[ToolContext], work: Callable[[_Lists], Awaitable[str]]) -> str:
-        user = ctx.deps.turn.user
-        if user is None:
-            raise ToolError("Lists need a user; send a userId with the message.")
-        if not ctx.deps.may_recall:
-            raise ToolError("The channel has several users, so private lists are not used here.")
+        user = ctx.deps.user_for("Lists")
+        ctx.deps.check_private("lists are not used")
         lists = _Lists(self._workspaces, user)
-        try:
+        with tool_errors(FileFault):
             async with self._locks.setdefault(user, asyncio.Lock()):
                 while True:
                     with suppress(FileChanged):  # by another replica since it was read
                         return await work(lists)
-        except FileFault as fault:
-            raise ToolError(str(fault)) from fault
 
 
 class _Lists:

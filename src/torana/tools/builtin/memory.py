@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pydantic_ai import RunContext
 
 from torana.errors import MemoryFull
 from torana.memory import Memory, Remembered
-from torana.tools.base import ToolContext, ToolError, tool
+from torana.tools.base import ToolContext, ToolError, ToolGroup, tool, tool_errors
 
 _SHOWN = 10
 
 
-class MemoryTools:
+class MemoryTools(ToolGroup):
     """The tools of the ``memory`` skill."""
 
     def __init__(self, *, memory: Memory) -> None:
         self._memory = memory
-
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
-        return [self.remember, self.recall, self.correct, self.forget]
 
     @tool(idempotent=True)
     async def remember(self, ctx: RunContext[ToolContext], text: str, subject: str = "") -> str:
@@ -34,13 +28,11 @@ class MemoryTools:
             subject: The topic, such as "favourite colour", if a newer statement should replace the older one;
                 empty if both may be true.
         """
-        user = _user(ctx)
+        user = ctx.deps.user_for("Memories")
         if not text.strip():
             raise ToolError("The text to remember is empty.")
-        try:
+        with tool_errors(MemoryFull):
             kept = await self._memory.remember(user, text.strip(), subject=subject, turn_id=ctx.deps.turn.id)
-        except MemoryFull as full:
-            raise ToolError(full.detail) from full
         return f"Remembered: {kept.memory.text}"
 
     @tool(idempotent=True)
@@ -51,9 +43,8 @@ class MemoryTools:
             query: Words to search for; empty for the newest memories.
             every_word: Find only memories that contain all of these words, instead of some.
         """
-        user = _user(ctx)
-        if not ctx.deps.may_recall:
-            raise ToolError("The channel has several users, so private memories are not read here.")
+        user = ctx.deps.user_for("Memories")
+        ctx.deps.check_private("memories are not read")
         if query.strip():
             fits = await self._memory.recall(user, query, limit=_SHOWN, every_word=every_word)
             found = [fit.memory for fit in fits]
@@ -73,7 +64,7 @@ class MemoryTools:
             query: Words of the memory to correct. It must be the only memory that contains all of them.
             text: What to remember instead, as a sentence that can be understood alone.
         """
-        user = _user(ctx)
+        user = ctx.deps.user_for("Memories")
         if not text.strip():
             raise ToolError("The new text is empty.")
         named = await self._memory.find_named(user, query)
@@ -92,7 +83,7 @@ class MemoryTools:
             query: Words of the memories to delete. Every memory that contains all of them is deleted; "name"
                 means the user's own name, "sister's name" the sister's.
         """
-        user = _user(ctx)
+        user = ctx.deps.user_for("Memories")
         gone = await self._memory.forget(user, query)
         if not gone:
             return await self._describe_no_match(ctx, user, query)
@@ -109,9 +100,3 @@ class MemoryTools:
 
 def _format_list(found: Sequence[Remembered]) -> str:
     return "\n".join(f"- {item.text} ({item.created_at:%Y-%m-%d})" for item in found)
-
-
-def _user(ctx: RunContext[ToolContext]) -> str:
-    if ctx.deps.turn.user is None:
-        raise ToolError("Memories need a user; send a userId with the message.")
-    return ctx.deps.turn.user

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, cast
 
-from torana.tools.base import ToolError, tool
+from torana.tools.base import ToolError, ToolGroup, tool
 
 if TYPE_CHECKING:  # takes 3 MB, so only on demand
     from pydantic_monty import AsyncMonty, OSPolicy, ResourceLimits
@@ -31,7 +31,7 @@ _WORKERS = 2
 _TOO_LONG = re.compile(r"TimeoutError: \w+ time limit exceeded")
 
 
-class PythonTools:
+class PythonTools(ToolGroup):
     """The tool that runs snippets. Its workers start with the first snippet."""
 
     def __init__(self, *, seconds: float = SECONDS) -> None:
@@ -53,11 +53,6 @@ class PythonTools:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.__aexit__(None, None, None)
-
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
-        return [self.run_python]
 
     @tool(idempotent=True)
     async def run_python(self, code: str) -> str:

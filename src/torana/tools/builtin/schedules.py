@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic_ai import RunContext
 
@@ -14,7 +14,7 @@ from torana.errors import GatewayError
 from torana.messages import Turn
 from torana.store.engine.tokenizer import words
 from torana.store.rows.schedules import ScheduleKind
-from torana.tools.base import ToolContext, ToolError, tool
+from torana.tools.base import ToolContext, ToolError, ToolGroup, tool, tool_errors
 
 #: The maximum number of schedules in a list.
 _SHOWN = 50
@@ -68,16 +68,11 @@ class Planner(Protocol):
         ...
 
 
-class ScheduleTools:
+class ScheduleTools(ToolGroup):
     """The tools of the ``reminders`` skill."""
 
     def __init__(self, *, planner: Planner) -> None:
         self._planner = planner
-
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
-        return [self.schedule_once, self.schedule_repeating, self.list_schedules, self.cancel_schedule]
 
     @tool(idempotent=True)
     async def schedule_once(
@@ -135,10 +130,8 @@ class ScheduleTools:
         if len(meant) > 1:
             several = "\n".join(f"- {_describe_schedule(item)} [{item.id}]" for item in meant[:_SHOWN])
             raise ToolError(f"{len(meant)} schedules match that; name one by its id:\n{several}")
-        try:
+        with tool_errors(GatewayError):
             await self._planner.cancel(ctx.deps.turn, meant[0].id)
-        except GatewayError as error:
-            raise ToolError(error.detail) from error
         return f"Cancelled: {meant[0].text}"
 
     async def _make(
@@ -154,10 +147,8 @@ class ScheduleTools:
         if turn.is_scheduled:
             raise ToolError("A scheduled task cannot create schedules; only a user's message can.")
         wish = Wish(text=text, kind=kind, at=at, rule=rule, timezone=ctx.deps.timezone.key)
-        try:
+        with tool_errors(GatewayError):
             made = await self._planner.make(turn, wish, call=ctx.tool_call_id or "")
-        except GatewayError as error:
-            raise ToolError(error.detail) from error
         scheduled = f"Scheduled: {_describe_schedule(made)}"
         return scheduled if turn.place is not None else f"{scheduled}\n{_NOT_DELIVERED}"
 

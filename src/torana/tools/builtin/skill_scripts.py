@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torana.skills import Needs, Skill, SkillFileError, Skills, copy_skill
 from torana.skills.grants import not_approved_message
-from torana.tools.base import ToolError, tool
+from torana.tools.base import ToolError, ToolGroup, tool, tool_errors
 from torana.tools.redaction import mask
 from torana.tools.sandbox import (
     FOLDER,
@@ -49,7 +48,7 @@ _INTERPRETERS = {
 }
 
 
-class ScriptTools:
+class ScriptTools(ToolGroup):
     """The tool that runs scripts. ``environ`` contains the secrets; only granted ones are read."""
 
     def __init__(
@@ -66,11 +65,6 @@ class ScriptTools:
         self._granted = granted
         self._environ = environ
         self._limits = limits or SandboxLimits()
-
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
-        return [self.run_skill_script]
 
     @tool(idempotent=False)
     async def run_skill_script(
@@ -104,10 +98,8 @@ class ScriptTools:
             writable=needs.writable,
             hosts=needs.hosts,
         )
-        try:
+        with tool_errors(SandboxFault, SkillFileError):
             outcome = await self._sandbox.run(job, self._limits)
-        except (SandboxFault, SkillFileError) as fault:
-            raise ToolError(str(fault)) from fault
         return _report(outcome, self._limits, secrets=secrets)
 
     def _needs(self, skill: Skill) -> Needs:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from torana.skills import Skill, SkillFileError, Skills
-from torana.tools.base import ToolError, tool
+from torana.skills import SkillFileError, Skills
+from torana.tools.base import ToolError, ToolGroup, tool, tool_errors
 
 
-class SkillTools:
+class SkillTools(ToolGroup):
     """The tools of the ``skill-guide`` skill."""
 
     def __init__(self, *, skills: Skills) -> None:
         self._skills = skills
-
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
-        return [self.list_skills, self.load_skill, self.read_skill_file]
 
     @tool(idempotent=True)
     def list_skills(self) -> str:
@@ -38,7 +30,8 @@ class SkillTools:
             raise ToolError(f"There is no skill {slug!r}; list_skills lists all skills.")
         missing = self._skills.missing(skill)
         lacking = ", ".join([*missing["env"], *missing["bins"]])
-        files = ", ".join(self._files(skill))
+        with tool_errors(SkillFileError):
+            files = ", ".join(name for name in self._skills.files(skill) if name != "SKILL.md")
         instructions = skill.instructions.strip()
         parts = (
             "" if instructions.startswith("# ") else f"# {skill.title}",
@@ -56,13 +49,5 @@ class SkillTools:
             slug: The skill's short name.
             path: The file's path inside the skill's folder, such as references/guide.md.
         """
-        try:
+        with tool_errors(SkillFileError):
             return self._skills.read_file(slug, path)
-        except SkillFileError as error:
-            raise ToolError(str(error)) from error
-
-    def _files(self, skill: Skill) -> list[str]:
-        try:
-            return [name for name in self._skills.files(skill) if name != "SKILL.md"]
-        except SkillFileError as error:
-            raise ToolError(str(error)) from error

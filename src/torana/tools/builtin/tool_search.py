@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import Any
 
 from pydantic_ai import RunContext
 from pydantic_ai.tools import ToolDefinition
@@ -12,7 +11,7 @@ from pydantic_ai.tools import ToolDefinition
 from torana.skills import Skills
 from torana.store.engine.similarity import most_alike
 from torana.store.engine.tokenizer import words
-from torana.tools.base import ToolContext, tool
+from torana.tools.base import ToolContext, ToolGroup, tool
 
 #: Maximum number of results of each kind, and of characters of a result's description.
 _RESULTS, _DESCRIPTION = 5, 160
@@ -20,16 +19,11 @@ _RESULTS, _DESCRIPTION = 5, 160
 _WORDS, _READ = 12, 500
 
 
-class ToolSearch:
+class ToolSearch(ToolGroup):
     """The tool that finds skills, and tools of MCP servers and operators."""
 
     def __init__(self, *, skills: Skills) -> None:
         self._skills = skills
-
-    @property
-    def tools(self) -> list[Callable[..., Any]]:
-        """Return the functions."""
-        return [self.find_tools]
 
     @tool(idempotent=True)
     def find_tools(self, ctx: RunContext[ToolContext], query: str) -> dict[str, dict[str, str]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torana.characters import visible
-from torana.tools.base import ToolError, tool
+from torana.tools.base import ToolError, ToolGroup, tool, tool_errors
 from torana.web import GuardedClient, WebFault, WebPage
 from torana.web.charsets import decode
 from torana.web.readable import Reader, Unreadable
@@ -38,7 +38,7 @@ _PLAIN = (
 )
 
 
-class WebTools:
+class WebTools(ToolGroup):
     """The tools of the ``web`` skill."""
 
     def __init__(self, *, client: GuardedClient, reader: Reader, search: Search | None = None) -> None:
@@ -47,9 +47,9 @@ class WebTools:
         self._search = search
 
     @property
-    def tools(self) -> list[Callable[..., Any]]:
+    def tools(self) -> Sequence[Callable[..., Any]]:
         """Return the functions that the settings allow."""
-        return [self.web_fetch, self.web_search] if self._search else [self.web_fetch]
+        return super().tools if self._search else [self.web_fetch]
 
     @tool(idempotent=True, permission="ask")
     async def web_fetch(self, url: str) -> str:
@@ -60,11 +60,9 @@ class WebTools:
         Args:
             url: The complete address, such as https://www.example.org/page.
         """
-        try:
+        with tool_errors(WebFault, Unreadable):
             page = await self._client.get(url, max_bytes=_MAX_BYTES, seconds=_SECONDS, types=[*_HTML, *_PLAIN])
             title, text = await self._read_page(page)
-        except (WebFault, Unreadable) as fault:
-            raise ToolError(str(fault)) from fault
         if not text.strip():
             raise ToolError(f"{page.url} has no text that can be read.")
         return from_outside(page.url, f"{title}\n\n{text}".strip())
@@ -82,10 +80,8 @@ class WebTools:
             raise ToolError("No search service is configured.")
         if not query.strip():
             raise ToolError("The search query is empty.")
-        try:
+        with tool_errors(WebFault):
             hits = await self._search.search(query.strip(), count=_HITS)
-        except WebFault as fault:
-            raise ToolError(str(fault)) from fault
         found = (f"- {_line(hit.title)}\n  {_line(hit.url)}\n  {_line(hit.extract)}" for hit in hits)
         return (
             from_outside("a search of the web", "\n".join(found)) if hits else "The search returned no results."
