@@ -69,15 +69,10 @@ def overflow_of(error: BaseException) -> Overflow | None:
     if not isinstance(error, ModelAPIError):
         return None
     text = _text_of(error)[:_SEARCHED]
-    if not isinstance(error, ModelContextWindowExceededError) and not (
-        _is_refusal(error) and _WORDINGS.search(text)
-    ):
+    is_refusal = not isinstance(error, ModelHTTPError) or error.status_code in _STATUSES
+    if not isinstance(error, ModelContextWindowExceededError) and not (is_refusal and _WORDINGS.search(text)):
         return None
     return Overflow(window=_first_number(_LIMITS, text), asked=_first_number(_ASKED, text))
-
-
-def _is_refusal(error: ModelAPIError) -> bool:
-    return not isinstance(error, ModelHTTPError) or error.status_code in _STATUSES
 
 
 def _text_of(error: ModelAPIError) -> str:

@@ -82,13 +82,13 @@ async def _ask_server(model: Model, base: str) -> KnownWindow | None:
     name = model.model_name
     try:
         async with asyncio.timeout(_TIMEOUT):
-            listed = await _get(model, f"{base.rstrip('/')}/models")
+            listed = await _send(model, "get", f"{base.rstrip('/')}/models")
             if found := _window_in(listed, name):
                 return found
             if _is_ollama(listed):
                 return await _ask_ollama(model, root)
             props, rest = await asyncio.gather(
-                _get(model, f"{root}/props"), _get(model, f"{root}/api/v0/models")
+                _send(model, "get", f"{root}/props"), _send(model, "get", f"{root}/api/v0/models")
             )
     except TimeoutError:
         return None
@@ -100,12 +100,12 @@ async def _ask_ollama(model: Model, root: str) -> KnownWindow:
 
     Ollama silently truncates longer requests, so the maximum window of the model is not used.
     """
-    running = await _get(model, f"{root}/api/ps")
+    running = await _send(model, "get", f"{root}/api/ps")
     for entry in _entries(running, "models"):
         names = (entry.get("name"), entry.get("model"), str(entry.get("name")).split(":")[0])
         if model.model_name in names and (found := _plausible_window(entry.get("context_length"))):
             return found
-    details = await _post(model, f"{root}/api/show", {"model": model.model_name})
+    details = await _send(model, "post", f"{root}/api/show", {"model": model.model_name})
     configured = _NUM_CTX.search(str(_dig(details, "parameters") or ""))
     found = _plausible_window(int(configured[1])) if configured else None
     return found or KnownWindow(tokens=_OLLAMA_WINDOW, is_assumed=True)
@@ -130,15 +130,7 @@ def _window_in(listed: object, name: str) -> KnownWindow | None:
     return None
 
 
-async def _get(model: Model, url: str) -> object:
-    return await _send(model, "get", url, None)
-
-
-async def _post(model: Model, url: str, body: Mapping[str, Any]) -> object:
-    return await _send(model, "post", url, dict(body))
-
-
-async def _send(model: Model, method: str, url: str, body: dict[str, Any] | None) -> object:
+async def _send(model: Model, method: str, url: str, body: dict[str, Any] | None = None) -> object:
     """Return the JSON of a response; None after any failure, because the window is optional."""
     client: Any = getattr(model, "client", None)
     options = {} if body is None else {"body": body}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic_ai.embeddings import EmbeddingModel
@@ -37,13 +36,8 @@ class ProviderEmbedder:
         await self.provider.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.provider.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await self.provider.__aexit__(*error)
 
     async def vectors(self, texts: Sequence[str], *, query: bool) -> Sequence[Sequence[float]]:
         """Return a vector for each text, in order; ``query`` is true for search queries.

@@ -71,14 +71,13 @@ def explain(error: Exception) -> ModelFailed:
 def _explain_all(errors: list[Exception]) -> ModelFailed:
     """Combine the failures of a fallback list, with the shortest wait that a provider gave."""
     failures = [explain(error) for error in errors]
-    told = " | ".join(_model_label(error, failure) for error, failure in zip(errors, failures, strict=True))
+    names = [getattr(error, "model_name", None) for error in errors]
+    told = " | ".join(
+        f"{name}: {failure.detail}" if name else failure.detail
+        for name, failure in zip(names, failures, strict=True)
+    )
     waits = sorted(int(failure.headers["Retry-After"]) for failure in failures if failure.headers)
     return ModelFailed(f"all models failed. {told}", headers={"Retry-After": str(waits[0])} if waits else None)
-
-
-def _model_label(error: Exception, failure: ModelFailed) -> str:
-    name = getattr(error, "model_name", None)
-    return f"{name}: {failure.detail}" if name else failure.detail
 
 
 def _detail(error: Exception) -> str:
@@ -152,14 +151,6 @@ def _describe_unreadable(error: Exception) -> str:
     return f"the provider failed: {_safe(str(error))}"
 
 
-def _describe_filter(_: Exception) -> str:
-    return "the provider's content filter blocked the answer; rephrase the message"
-
-
-def _describe_cut(_: Exception) -> str:
-    return "the model reached its token limit within a tool call; ask for less at once"
-
-
 def _describe_behaviour(error: Exception) -> str:
     if str(error).startswith(_NO_ANSWER):
         return f"the provider's response is not a language model's response; {_CHECK_ADDRESS}"
@@ -185,8 +176,11 @@ _DESCRIPTIONS: tuple[tuple[type[Exception], Callable[[Exception], str]], ...] = 
     (ModelConnectionError, _describe_connection),
     (ModelHTTPError, _describe_status),
     (ModelAPIError, _describe_unreadable),
-    (ContentFilterError, _describe_filter),
-    (IncompleteToolCall, _describe_cut),
+    (ContentFilterError, lambda _: "the provider's content filter blocked the answer; rephrase the message"),
+    (
+        IncompleteToolCall,
+        lambda _: "the model reached its token limit within a tool call; ask for less at once",
+    ),
     (UnexpectedModelBehavior, _describe_behaviour),
 )
 

@@ -86,7 +86,9 @@ def _hooked(client: Any, max_bytes: int) -> Any:
         _TRACE.inject(request.headers)  # nothing without a recorded span
 
     async def bound(response: Any) -> None:
-        headers, keys = response.headers, _keys_of(response.request)
+        headers = response.headers
+        sent = (response.request.headers.get(name, "").rpartition(" ")[2].encode() for name in _KEY_HEADERS)
+        keys = [key for key in sent if len(key) >= _SHORTEST_KEY]
         if response.status_code >= 400:
             headers.pop("content-encoding", None)
             response.stream = _stream_of(response, _Cut)(response.stream, keys)
@@ -105,12 +107,6 @@ def _hooked(client: Any, max_bytes: int) -> Any:
     client.event_hooks["request"].append(ask_uncompressed)
     client.event_hooks["response"].append(bound)
     return client
-
-
-def _keys_of(request: Any) -> Sequence[bytes]:
-    """Return the credentials in the request's headers."""
-    values = (request.headers.get(name, "").rpartition(" ")[2].encode() for name in _KEY_HEADERS)
-    return [value for value in values if len(value) >= _SHORTEST_KEY]
 
 
 class _Stream:

@@ -25,14 +25,14 @@ def send_unchanged(client: AsyncOpenAI) -> None:
     create = cast("Callable[..., Awaitable[Any]]", completions.create)
 
     async def create_untouched(*, extra_body: Mapping[str, object] | None = None, **options: object) -> Any:
-        plain = {name: option for name, option in options.items() if _is_plain(name, option)}
+        # The client marks omitted options with its own types.
+        plain: dict[str, object] = {
+            name: option
+            for name, option in options.items()
+            if name not in _OF_CLIENT and isinstance(option, str | int | float | list | dict)
+        }
         left = {name: option for name, option in options.items() if name not in plain}
         return await create(extra_body={**plain, **(extra_body or {})}, **{"messages": (), **left})
 
     # Set on the object, so that the class and other clients stay unchanged.
     vars(completions)["create"] = create_untouched
-
-
-def _is_plain(name: str, option: object) -> bool:
-    """Return whether an option belongs to the body; the client marks omitted options with its own types."""
-    return name not in _OF_CLIENT and isinstance(option, str | int | float | list | dict)

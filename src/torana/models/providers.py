@@ -196,12 +196,8 @@ class _Opener:
                     send_unchanged(provider.client)
         except ImportError as error:
             raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
-        self._limit_client(provider)
         write_schemas_once(model)
-        send_listed_tools_only(model)
-        bound_responses(model, max_bytes=self.max_response_bytes)
-        _leave_special_tokens(model)
-        return model
+        return self._limited(model, provider)
 
     def _other(self, name: str, service: _Service) -> Model:
         """Return a model of a provider that only pydantic-ai knows; it may read the process's environment."""
@@ -216,10 +212,16 @@ class _Opener:
             raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
         except UserError as error:
             raise ConfigInvalid(_incomplete(name, service, error)) from error
+        return self._limited(model, provider)
+
+    def _limited(self, model: Model, provider: Provider[Any]) -> Model:
+        """Return the model with limits on its client and its responses."""
         self._limit_client(provider)
         send_listed_tools_only(model)
         bound_responses(model, max_bytes=self.max_response_bytes)
-        _leave_special_tokens(model)
+        # To restore special tokens, pydantic-ai reads the arguments of all calls again for each call of a
+        # response. This occupies the event loop (docs/decisions/0035).
+        model.profile["may_tokenize_special_tokens_in_content"] = False
         return model
 
     def _limit_client(self, provider: Provider[Any]) -> None:
@@ -233,7 +235,11 @@ class _Opener:
         if self.base_url and service == self.owner:
             variable, url = "TORANA_MODEL_BASE_URL", self.base_url
             if service.url_variable is None:
-                raise ConfigInvalid(_fixed_address(name))
+                service_name, _, model_name = name.partition(":")
+                raise ConfigInvalid(
+                    f"TORANA_MODEL_BASE_URL: {service_name} has a fixed address; remove the setting, or write "
+                    f"openai-chat:{model_name} for another server"
+                )
         else:
             variable = service.url_variable or ""
             url = self.environ.get(variable)
@@ -340,15 +346,6 @@ async def probe(model: Model) -> ProbeResult:
     )
 
 
-def _leave_special_tokens(model: Model) -> None:
-    """Do not break special tokens in requests and restore them in responses.
-
-    To restore them, pydantic-ai reads the arguments of all calls again for each call of a response. This
-    occupies the event loop (docs/decisions/0035).
-    """
-    model.profile["may_tokenize_special_tokens_in_content"] = False
-
-
 def _service(service_name: str) -> _Service:
     usual = f"{service_name.upper().replace('-', '_')}_API_KEY"
     return _SERVICES.get(service_name) or _Service(keys=(_OTHER_KEYS.get(service_name, usual),))
@@ -386,14 +383,6 @@ def checked_key(variable: str, key: str) -> str:
     if not key or not is_header_value(key) or " " in key:
         raise ConfigInvalid(f"{variable}: the key is not ASCII without spaces; copy it again")
     return key
-
-
-def _fixed_address(name: str) -> str:
-    service_name, _, model_name = name.partition(":")
-    return (
-        f"TORANA_MODEL_BASE_URL: {service_name} has a fixed address; remove the setting, or write "
-        f"openai-chat:{model_name} for another server"
-    )
 
 
 def _no_embeddings(name: str) -> str:

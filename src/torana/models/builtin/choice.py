@@ -71,7 +71,9 @@ class Chooser:
     def __init__(self, *, cards: Sequence[Card], tools: Mapping[str, ToolDefinition]) -> None:
         self._cards = {card.slug: card for card in cards}
         self._tools = tools
-        self._card_words = {card.slug: _text_of(card) for card in cards}
+        self._card_words = {
+            card.slug: "\n".join((card.slug, card.title, card.description, *card.examples)) for card in cards
+        }
         self._tool_words = {name: f"{name} {tool.description or ''}" for name, tool in tools.items()}
         self._card_ranking = Ranking(self._card_words)
         self._tool_ranking = Ranking(self._tool_words)
@@ -219,10 +221,6 @@ def _tools_with_rules(card: Card) -> list[str]:
     return [name for name in READERS if name in card.tools]
 
 
-def _text_of(card: Card) -> str:
-    return "\n".join((card.slug, card.title, card.description, *card.examples))
-
-
 def _is_clear(ranked: Sequence[Match]) -> bool:
     return bool(ranked) and (len(ranked) == 1 or ranked[0].score >= CLEARLY * ranked[1].score)
 
@@ -241,8 +239,5 @@ def _quoted_argument(tool: ToolDefinition, message: BuiltinMessage) -> Mapping[s
     if len(names) != len(quoted) or len(names) > 1:
         return None
     schemas = tool.parameters_json_schema.get("properties", {})
-    return dict(zip(names, quoted, strict=True)) if _are_texts(schemas, names) else None
-
-
-def _are_texts(schemas: Mapping[str, Mapping[str, object]], names: Sequence[str]) -> bool:
-    return all(schemas.get(name, {}).get("type") == "string" for name in names)
+    are_texts = all(schemas.get(name, {}).get("type") == "string" for name in names)
+    return dict(zip(names, quoted, strict=True)) if are_texts else None

@@ -68,12 +68,10 @@ class BuiltinModel(Model):
 
     @property
     def model_name(self) -> str:
-        """Return ``builtin``."""
         return _NAME
 
     @property
     def system(self) -> str:
-        """Return ``torana``."""
         return _SYSTEM
 
     async def request(
@@ -82,7 +80,6 @@ class BuiltinModel(Model):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Return the whole answer."""
         _, parameters = self.prepare_request(model_settings, model_request_parameters)
         return self._answer(messages, parameters)
 
@@ -107,9 +104,12 @@ class BuiltinModel(Model):
         else:
             before = [text for other in earlier if (text := _prompt(other))]
             part = self._reply(asked, before[-EARLIER_LIMIT:], parameters.function_tools)
+        answered = part.content if isinstance(part, TextPart) else part.args_as_json_str()
         return ModelResponse(
             parts=[part],
-            usage=RequestUsage(input_tokens=len(asked.split()), output_tokens=_words_in(part), cost=Decimal(0)),
+            usage=RequestUsage(
+                input_tokens=len(asked.split()), output_tokens=len(answered.split()), cost=Decimal(0)
+            ),
             model_name=_NAME,
             provider_name=_SYSTEM,
             finish_reason="tool_call" if isinstance(part, ToolCallPart) else "stop",
@@ -162,10 +162,6 @@ def _prompts(parts: Sequence[ModelRequestPart | ModelResponsePart]) -> Iterator[
         for item in part.content:
             if isinstance(item, str | TextContent):
                 yield item.partition(NOTE_MARK)[0] if isinstance(item, str) else item.content
-
-
-def _words_in(part: TextPart | ToolCallPart) -> int:
-    return len((part.content if isinstance(part, TextPart) else part.args_as_json_str()).split())
 
 
 @dataclass

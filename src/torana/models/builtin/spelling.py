@@ -50,7 +50,9 @@ def correct_spelling(text: str) -> tuple[str, Mapping[str, str]]:
 
     def correct(match: re.Match[str]) -> str:
         word = match[0]
-        near = None if word.lower() in _KNOWN else _nearest(word.lower())
+        if word.lower() in _KNOWN:
+            return word
+        near = nearest(word.lower(), _RULE_WORDS, mistakes=2 if len(word) >= _LONG else 1)
         if near is None:
             return word
         originals[near] = word
@@ -68,7 +70,3 @@ def _restore(value: str | list[str], originals: Mapping[str, str]) -> str | list
     if isinstance(value, list):
         return [_WORD.sub(lambda match: originals.get(match[0], match[0]), item) for item in value]
     return _WORD.sub(lambda match: originals.get(match[0], match[0]), value)
-
-
-def _nearest(word: str) -> str | None:
-    return nearest(word, _RULE_WORDS, mistakes=2 if len(word) >= _LONG else 1)

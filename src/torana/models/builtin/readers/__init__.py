@@ -4,62 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torana.models.builtin.readers.arithmetic import calculate
+from torana.models.builtin.readers import (
+    arithmetic,
+    chance,
+    conversation,
+    dates,
+    files,
+    lines,
+    lists,
+    memory,
+    python,
+    schedules,
+    skills,
+    tables,
+    units,
+    web,
+)
 from torana.models.builtin.readers.base import Reader
-from torana.models.builtin.readers.chance import pick_random
-from torana.models.builtin.readers.conversation import earlier_messages
-from torana.models.builtin.readers.dates import current_time, days_between, shift_date
-from torana.models.builtin.readers.files import delete_file, list_files, read_file, write_file
-from torana.models.builtin.readers.lines import change_text, count_text, sort_lines, unique_lines
-from torana.models.builtin.readers.lists import add_to_list, remove_from_list, show_list
-from torana.models.builtin.readers.memory import forget, recall, remember
-from torana.models.builtin.readers.python import run_python
-from torana.models.builtin.readers.schedules import (
-    cancel_schedule,
-    list_schedules,
-    schedule_once,
-    schedule_repeating,
-)
-from torana.models.builtin.readers.skills import list_skills, load_skill
-from torana.models.builtin.readers.tables import query_csv, query_json
-from torana.models.builtin.readers.units import convert_units
-from torana.models.builtin.readers.web import web_fetch, web_search
-
-_RULES: tuple[Reader, ...] = (
-    list_skills,
-    load_skill,
-    calculate,
-    convert_units,
-    current_time,
-    days_between,
-    shift_date,
-    count_text,
-    change_text,
-    sort_lines,
-    unique_lines,
-    query_json,
-    query_csv,
-    run_python,
-    earlier_messages,
-    schedule_repeating,
-    schedule_once,
-    list_schedules,
-    cancel_schedule,
-    add_to_list,
-    show_list,
-    remove_from_list,
-    web_fetch,
-    web_search,
-    list_files,
-    read_file,
-    write_file,
-    delete_file,
-    remember,
-    forget,
-    recall,
-    pick_random,
-)
 
 #: The rules by tool name. If several rules match, rules of the best skill come before others, and then this
 #: order decides.
-READERS: Mapping[str, Reader] = {rule.__name__: rule for rule in _RULES}
+READERS: Mapping[str, Reader] = {
+    "list_skills": skills.list_skills,
+    "load_skill": skills.load_skill,
+    "calculate": arithmetic.calculate,
+    "convert_units": units.convert_units,
+    "current_time": dates.current_time,
+    "days_between": dates.days_between,
+    "shift_date": dates.shift_date,
+    "count_text": lines.count_text,
+    "change_text": lines.change_text,
+    "sort_lines": lines.sort_lines,
+    "unique_lines": lines.unique_lines,
+    "query_json": tables.query_json,
+    "query_csv": tables.query_csv,
+    "run_python": python.run_python,
+    "earlier_messages": conversation.earlier_messages,
+    "schedule_repeating": schedules.schedule_repeating,
+    "schedule_once": schedules.schedule_once,
+    "list_schedules": schedules.list_schedules,
+    "cancel_schedule": schedules.cancel_schedule,
+    "add_to_list": lists.add_to_list,
+    "show_list": lists.show_list,
+    "remove_from_list": lists.remove_from_list,
+    "web_fetch": web.web_fetch,
+    "web_search": web.web_search,
+    "list_files": files.list_files,
+    "read_file": files.read_file,
+    "write_file": files.write_file,
+    "delete_file": files.delete_file,
+    "remember": memory.remember,
+    "forget": memory.forget,
+    "recall": memory.recall,
+    "pick_random": chance.pick_random,
+}

@@ -50,6 +50,16 @@ def wordings(*alternatives: str) -> Wordings:
     return Wordings("|".join(alternatives))
 
 
+def groups_of(*patterns: Wordings) -> Reader:
+    """Return a rule whose arguments are the named groups of the first pattern that matches the whole phrase."""
+
+    def read(message: BuiltinMessage) -> Arguments | None:
+        match = first_match(patterns, message.phrase)
+        return match.groupdict() if match else None
+
+    return read
+
+
 def first_match(patterns: tuple[Wordings, ...], text: str) -> re.Match[str] | None:
     """Return the match of the first pattern that matches the whole text."""
     return next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torana.models.builtin.message import BuiltinMessage
-from torana.models.builtin.readers.base import Arguments, first_match, wordings
+from torana.models.builtin.readers.base import Arguments, first_match, groups_of, wordings
 
 # Text files only: "example.com" and "version 2.0" do not match.
 _ENDING = r"\.(?:txt|md|markdown|rst|org|csv|tsv|json|ya?ml|toml|ini|xml|html?|log|tex|py|js|sh|sql)"
@@ -11,17 +11,19 @@ _ENDING = r"\.(?:txt|md|markdown|rst|org|csv|tsv|json|ya?ml|toml|ini|xml|html?|l
 _NAME = rf"(?P<name>(?:~?/)?(?:(?:\.{{1,2}}|[\w-]+)/)*[\w-]+(?:\.[\w-]+)*{_ENDING})"
 _FILE = rf"(?:(?:the|my|a) )?(?:new )?(?:file )?(?:called |named )?{_NAME}"
 
-_LIST = wordings(
-    r"(?:list|show(?: me)?) (?:all )?(?:of )?my files",
-    r"(?:what|which) files (?:do i have|have i(?: got)?|are there)",
-    r"(?:do i have|are there) (?:any )?files",
+list_files = groups_of(
+    wordings(
+        r"(?:list|show(?: me)?) (?:all )?(?:of )?my files",
+        r"(?:what|which) files (?:do i have|have i(?: got)?|are there)",
+        r"(?:do i have|are there) (?:any )?files",
+    )
 )
-_READ = (
+read_file = groups_of(
     wordings(rf"(?:read|show|open|print|display)(?: me)?(?: what is in)? {_FILE}"),
     wordings(rf"what(?:'s| is) in {_FILE}"),
     wordings(rf"what does {_FILE} (?:say|contain)"),
 )
-_DELETE = (wordings(rf"(?:delete|remove|erase) {_FILE}"),)
+delete_file = groups_of(wordings(rf"(?:delete|remove|erase) {_FILE}"))
 # "Put" is excluded: "put milk in shopping.txt" may mean to append, but the tool would overwrite the file.
 _PASTED = (
     wordings(
@@ -42,26 +44,9 @@ _INLINE = (
 )
 
 
-def list_files(message: BuiltinMessage) -> Arguments | None:
-    """Read a request to list the files."""
-    return {} if _LIST.fullmatch(message.phrase) else None
-
-
-def read_file(message: BuiltinMessage) -> Arguments | None:
-    """Read a request to read a file by its name."""
-    match = first_match(_READ, message.phrase)
-    return {"name": match["name"]} if match else None
-
-
 def write_file(message: BuiltinMessage) -> Arguments | None:
     """Read a request to write a text, pasted or quoted in the message, to a file."""
     if message.pasted and (match := first_match(_PASTED, message.instruction)):
         return {"name": match["name"], "text": message.pasted}
     match = first_match(_INLINE, message.phrase)
     return {"name": match["name"], "text": match["text"]} if match else None
-
-
-def delete_file(message: BuiltinMessage) -> Arguments | None:
-    """Read a request to delete one file by its name."""
-    match = first_match(_DELETE, message.phrase)
-    return {"name": match["name"]} if match else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from torana.models.builtin.message import BuiltinMessage
-from torana.models.builtin.readers.base import NUMBERS, Arguments, first_match, wordings
+from torana.models.builtin.readers.base import NUMBERS, Arguments, first_match, groups_of, wordings
 from torana.models.builtin.readers.timers import read_timer
 
 _DAY_NAME = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
@@ -138,24 +138,20 @@ _TASK = wordings(
 )
 
 _ENTRIES = r"(?:reminders|schedules?|scheduled tasks|timers|alarms)"
-_LIST = wordings(
-    rf"(?:list|show(?: me)?|what are) (?:all )?(?:of )?(?:my|the) {_ENTRIES}",
-    rf"(?:what|which) {_ENTRIES} (?:do i have|are there|have i(?: got)?)",
-    rf"(?:do i have|are there|have i got)(?: any)? (?:open |more )?{_ENTRIES}",
-    rf"(?:my |any )?{_ENTRIES}",
-    r"what (?:is|have you|do i have) scheduled(?: for me)?",
-    r"what (?:will|are) you (?:going to )?remind(?:ing)? me (?:of|about)",
-    r"how (?:much time|long|many minutes)(?: is| are)?(?: left)?(?: on| for)? (?:the|my) timer(?: left)?",
-    r"when (?:is|does|will) (?:the|my) (?:next )?(?:timer|reminder|alarm)(?: (?:over|done|end|ring|due))?",
+list_schedules = groups_of(
+    wordings(
+        rf"(?:list|show(?: me)?|what are) (?:all )?(?:of )?(?:my|the) {_ENTRIES}",
+        rf"(?:what|which) {_ENTRIES} (?:do i have|are there|have i(?: got)?)",
+        rf"(?:do i have|are there|have i got)(?: any)? (?:open |more )?{_ENTRIES}",
+        rf"(?:my |any )?{_ENTRIES}",
+        r"what (?:is|have you|do i have) scheduled(?: for me)?",
+        r"what (?:will|are) you (?:going to )?remind(?:ing)? me (?:of|about)",
+        r"how (?:much time|long|many minutes)(?: is| are)?(?: left)?(?: on| for)? (?:the|my) timer(?: left)?",
+        r"when (?:is|does|will) (?:the|my) (?:next )?(?:timer|reminder|alarm)(?: (?:over|done|end|ring|due))?",
+    )
 )
-
-
-def list_schedules(message: BuiltinMessage) -> Arguments | None:
-    """Read a request to list all schedules."""
-    return {} if _LIST.fullmatch(message.phrase) else None
-
-
-_CANCEL = (
+#: By the id or the text of the schedule.
+cancel_schedule = groups_of(
     wordings(r"(?:cancel|delete|remove|stop|drop) (?:the |my )?(?:reminder|schedule|task) (?P<which>sch_\w+)"),
     wordings(
         r"(?:cancel|delete|remove|stop|drop) (?:the |my )?(?:reminder|schedule|scheduled task|task)s?"
@@ -169,12 +165,6 @@ _CANCEL = (
     wordings(r"(?:don't|do not|stop) remind(?:ing)? me (?:any ?more )?(?:to|about|that|of) (?P<which>.+)"),
     wordings(r"(?:cancel|delete|remove|stop|drop) (?P<which>sch_\w+)"),
 )
-
-
-def cancel_schedule(message: BuiltinMessage) -> Arguments | None:
-    """Read a request to cancel a schedule, by its id or its text."""
-    match = first_match(_CANCEL, message.phrase)
-    return {"which": match["which"]} if match else None
 
 
 def _text(said: str) -> str:

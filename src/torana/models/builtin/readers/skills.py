@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 
 from torana.models.builtin.message import BuiltinMessage
-from torana.models.builtin.readers.base import Arguments, first_match, wordings
+from torana.models.builtin.readers.base import Arguments, first_match, groups_of, wordings
 
-_LIST = wordings(
-    r"what are your (?:skills|capabilities)",
-    r"(?:list|show(?: me)?|name) (?:all )?(?:the |your )?(?:skills|capabilities)",
-    r"(?:what|which) (?:skills|capabilities) (?:do you have|can you use)",
-    r"(?:what|which) (?:skills|capabilities) are (?:there|installed|loaded|available)",
+list_skills = groups_of(
+    wordings(
+        r"what are your (?:skills|capabilities)",
+        r"(?:list|show(?: me)?|name) (?:all )?(?:the |your )?(?:skills|capabilities)",
+        r"(?:what|which) (?:skills|capabilities) (?:do you have|can you use)",
+        r"(?:what|which) (?:skills|capabilities) are (?:there|installed|loaded|available)",
+    )
 )
 _NAME = r"(?P<name>[\w -]{1,64}?)"
 _LOAD = (
@@ -21,11 +23,6 @@ _LOAD = (
     wordings(rf"how (?:does|do i use|can i use) the {_NAME} skill(?: work)?"),
     wordings(rf"what does the {_NAME} skill do"),
 )
-
-
-def list_skills(message: BuiltinMessage) -> Arguments | None:
-    """Read a request to list all skills."""
-    return {} if _LIST.fullmatch(message.phrase) else None
 
 
 def load_skill(message: BuiltinMessage) -> Arguments | None:

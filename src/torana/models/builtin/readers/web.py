@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from torana.models.builtin.message import BuiltinMessage
-from torana.models.builtin.readers.base import Arguments, first_match, wordings
+from torana.models.builtin.readers.base import Arguments, first_match, groups_of, wordings
 
 _URL = r"<?(?P<url>https?://[^\s<>\"]+)>?"
-_FETCH = (
+web_fetch = groups_of(
     wordings(
         rf"(?:fetch|open|read|get|visit|load|show)(?: me)?"
         rf"(?: the)?(?: (?:web ?)?(?:page|site|address|url|text))?(?: (?:at|of|from))? {_URL}"
@@ -20,12 +20,6 @@ _SEARCH = (
     ),
     wordings(r"(?:find|look up|search(?: for)?) (?P<query>.+) (?:on|in) the (?:web|internet|net)"),
 )
-
-
-def web_fetch(message: BuiltinMessage) -> Arguments | None:
-    """Read a request to fetch one complete URL."""
-    match = first_match(_FETCH, message.phrase)
-    return {"url": match["url"]} if match else None
 
 
 def web_search(message: BuiltinMessage) -> Arguments | None:
