@@ -56,7 +56,6 @@ class Bounds:
 
     @property
     def limits(self) -> UsageLimits:
-        """Return the limits for pydantic-ai."""
         return UsageLimits(
             request_limit=self.model_calls,
             tool_calls_limit=self.tool_calls,

@@ -65,16 +65,13 @@ class Watch:
 
     @property
     def text(self) -> str:
-        """Return all text so far."""
         return "".join(self._pieces)
 
     async def follow(self, events: AsyncIterable[AgentStreamEvent]) -> None:
-        """Handle the events of the calls of one response."""
         async for event in events:
             self.handle(event)
 
     def handle(self, event: AgentStreamEvent) -> None:
-        """Handle an event of a response or of a tool call."""
         match event:
             case PartStartEvent(part=TextPart(content=text)):
                 self._gap = PARAGRAPH if self._pieces else ""  # some models start a part with empty text

@@ -114,7 +114,6 @@ class Journal(Protocol):
 
 
 def responses_of(messages: Sequence[ModelMessage]) -> list[ModelResponse]:
-    """Return the model's responses among the messages."""
     return [message for message in messages if isinstance(message, ModelResponse)]
 
 

@@ -38,6 +38,5 @@ class MeasuredCalls:
         return response
 
     async def run_tool(self, args: ValidatedToolArgs, *, tool: str, handler: WrapToolExecuteHandler) -> Any:
-        """Run a tool."""
         with self._measurements.time("tool", tool):
             return await handler(args)

@@ -17,8 +17,6 @@ from torana.tools import ToolContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOverview:
-    """A tool and its permission."""
-
     name: str
     description: str
     idempotent: bool

@@ -108,8 +108,6 @@ class FixedTokens:
 
 
 class RequestMeter:
-    """Measures the requests of one run."""
-
     def __init__(self, fixed: FixedTokens) -> None:
         self._fixed = fixed
         self._shown: ToolSet | None = None
@@ -148,13 +146,11 @@ class RequestMeter:
 
 
 def definition_bytes(tool: ToolDefinition) -> int:
-    """Return the bytes of a tool's definition in a request."""
     schema = json.dumps(tool.parameters_json_schema, ensure_ascii=False)
     return _FRAME + _bytes(tool.name) + _bytes(tool.description or "") + _bytes(schema)
 
 
 def message_bytes(messages: Sequence[ModelMessage]) -> int:
-    """Return the bytes of the messages' texts in a request."""
     return sum(_FRAME + sum(map(_bytes, texts_of(part))) for message in messages for part in message.parts)
 
 

@@ -35,12 +35,10 @@ class Exchange:
 
     @property
     def unsettled_responses(self) -> list[ModelResponse]:
-        """Return the responses that no step has recorded."""
         pending = self._pending.messages if self._pending is not None else ()
         return responses_of([*pending, *self._said])
 
     def add_call_ids(self, messages: Sequence[ModelMessage]) -> None:
-        """Add the ids of the calls in these messages."""
         calls = (call for response in responses_of(messages) for call in response.tool_calls)
         self.call_ids.update(call.tool_call_id for call in calls)
 

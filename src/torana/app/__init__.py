@@ -74,12 +74,10 @@ class App:
 
     @property
     def turns(self) -> Turns:
-        """Return the inbox of messages."""
         return self.core.turns
 
     @property
     def database(self) -> Database:
-        """Return the database of the gateway."""
         return self.core.database
 
     async def start(self) -> None:

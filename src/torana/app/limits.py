@@ -44,7 +44,6 @@ def rates_of(settings: Settings, redis: RedisServer | None, *, database: str) ->
 
 
 def prices_of(settings: Settings) -> Prices:
-    """Return the prices of the models."""
     return Prices(models=settings.model, own=[parse_price(text) for text in settings.prices])
 
 
@@ -60,7 +59,6 @@ def budgets_of(
 
 
 def bounds_of(settings: Settings) -> Bounds:
-    """Return the limits on the work of one turn."""
     return Bounds(
         model_calls=settings.turn_model_calls,
         tool_calls=settings.turn_tool_calls,

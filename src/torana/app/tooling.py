@@ -55,8 +55,6 @@ class Tooling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDependencies:
-    """The dependencies of the gateway's own tools."""
-
     memory: Memory
     sessions: Sessions
     skills: Skills
@@ -121,7 +119,6 @@ def _mcp(loaded: Loaded, database: Database, *, taken: frozenset[str]) -> McpSer
 
 
 def open_workspaces(settings: Settings, database: Database) -> Workspaces:
-    """Return the workspaces of users' files."""
     return Workspaces(
         database=database,
         max_bytes=settings.workspace_megabytes * 1_000_000,

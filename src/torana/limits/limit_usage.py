@@ -39,8 +39,6 @@ class BudgetWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedLimit:
-    """A limit applied to an account."""
-
     limit: Limit
     account: str
     whose: Whose
@@ -141,7 +139,6 @@ class LimitUsages:
 
 
 def spent_of(limit: Limit, amount: Amount) -> int:
-    """Return the part of an amount that a limit counts as spent."""
     match limit.unit:
         case "messages":
             return amount.messages
@@ -154,7 +151,6 @@ def spent_of(limit: Limit, amount: Amount) -> int:
 
 
 def reserved_of(limit: Limit, amount: Amount) -> int:
-    """Return the part of an amount that a limit counts as reserved."""
     match limit.unit:
         case "tokens":
             return amount.reserved_tokens
@@ -177,7 +173,6 @@ def crossed_warnings(levels: Sequence[LimitUsage], charged: Amount) -> list[Budg
 
 
 def status_of(level: LimitUsage, at: datetime) -> LimitStatus:
-    """Return the state of a limit after the requested amount."""
     rule = level.rule
     policy = Policy(
         name=rule.name,

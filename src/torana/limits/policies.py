@@ -39,7 +39,6 @@ class Limit:
 
     @property
     def words(self) -> str:
-        """Return the limit as the settings write it."""
         return self.amount(self.quota) + (f"/{self.period}" if self.period else "")
 
     @property
@@ -48,7 +47,6 @@ class Limit:
         return MICRO if self.unit == "usd" else 1
 
     def amount(self, number: int) -> str:
-        """Return an amount with its unit."""
         if self.unit == "usd":
             return f"{number / MICRO:.6f}".rstrip("0").rstrip(".") + " usd"
         return f"{number} {self.unit}"
@@ -103,7 +101,6 @@ class Window:
 
 
 def window_of(period: Period, at: datetime) -> Window:
-    """Return the window that contains a time in UTC."""
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
     match period:
         case "minute":

@@ -34,7 +34,6 @@ class OwnPrice:
     output: Decimal
 
     def of(self, input_tokens: int, output_tokens: int) -> float:
-        """Return the price of the tokens in dollars."""
         return float((self.input * input_tokens + self.output * output_tokens) / MICRO)
 
 
@@ -62,7 +61,6 @@ class Prices:
         self._strangers: set[str | None] = set()
 
     def unknown(self) -> list[str]:
-        """Return the models without a known price."""
         return [model for model in self._models if self._of_model(model, 1, 1) is None]
 
     def most(self, input_tokens: int, output_tokens: int) -> int:

@@ -73,7 +73,6 @@ class LocalWindows(RateWindows):
         return WindowCheck(statuses=self._statuses(policies, now) if refused else [], refused=refused)
 
     def add(self, policies: Sequence[Policy]) -> WindowCheck:
-        """Count a message even in a full window."""
         now = self._monotonic()
         for policy in policies:
             self._window(policy, now).append(now)

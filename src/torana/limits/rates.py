@@ -21,7 +21,6 @@ class CountedMessage:
     _windows: RateWindows
 
     async def give_back(self) -> None:
-        """Remove the message from the counts."""
         await self._windows.give_back(self._policies, self._id)
 
 
@@ -95,7 +94,6 @@ class MessageRates:
 
 
 def _check(counted: WindowCheck) -> None:
-    """Raise ``RateLimited`` for a refused message."""
     if not counted.refused:
         return
     violated = [status for status in counted.statuses if not status.remaining]

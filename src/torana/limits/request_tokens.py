@@ -28,7 +28,6 @@ class RequestTokens:
 
     @classmethod
     def of_bytes(cls, size: int) -> RequestTokens:
-        """Return the tokens of a text of that many bytes."""
         return cls(likely=likely_of_bytes(size), most=size)
 
 

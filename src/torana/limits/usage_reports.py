@@ -26,14 +26,12 @@ class Subject:
 
     @property
     def account(self) -> str:
-        """Return the account of the subject."""
         if self.user is not None:
             return usage.of_user(self.user)
         return usage.GATEWAY if self.token is None else usage.of_token(self.token)
 
     @property
     def whose(self) -> Whose:
-        """Return the kind of limits that apply to the subject."""
         if self.user is not None:
             return "user"
         return "global" if self.token is None else "token"
@@ -104,7 +102,6 @@ class Breakdown:
 
 
 def break_down(connection: Connection, by: Dimension, *, days: int, limit: int, at: datetime) -> Breakdown:
-    """Return the usage of the last ``days`` days by a dimension, at most ``limit`` values."""
     at = at.astimezone(UTC)
     period = {"first": day_of(at - timedelta(days=days - 1)), "last": day_of(at)}
     groups = spending.sums_by(connection, by, **period, limit=limit)
@@ -127,7 +124,6 @@ class Spending:
         return await self._database.run(work)
 
     async def break_down(self, by: Dimension, *, days: int, limit: int) -> Breakdown:
-        """Return the usage of the whole gateway by a dimension."""
         return await self._database.run(partial(break_down, by=by, days=days, limit=limit, at=self._clock()))
 
 

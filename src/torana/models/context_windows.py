@@ -170,7 +170,6 @@ def _dig(value: object, *path: str) -> object:
 
 
 def _plausible_window(tokens: object) -> KnownWindow | None:
-    """Return the window if the number is plausible."""
     if isinstance(tokens, int) and not isinstance(tokens, bool) and _SMALLEST <= tokens <= _LARGEST:
         return KnownWindow(tokens=tokens)
     return None

@@ -110,8 +110,6 @@ def _hooked(client: Any, max_bytes: int) -> Any:
 
 
 class _Stream:
-    """A wrapped byte stream."""
-
     def __init__(self, stream: Any, keys: Sequence[bytes]) -> None:
         self._stream = stream
         self._keys = keys
@@ -126,8 +124,6 @@ class _Stream:
 
 
 class _Cut(_Stream):
-    """The first bytes of an error's body."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         # A key that begins before the limit is read to its end, so that it can be masked.
         most = _ERROR_BYTES + max(map(len, self._keys), default=0)

@@ -16,7 +16,6 @@ _UNLISTED = "unlisted"
 
 
 def mark_unlisted(tool: ToolDefinition) -> ToolDefinition:
-    """Return the tool with the mark."""
     return replace(tool, metadata={**(tool.metadata or {}), _UNLISTED: True})
 
 
@@ -26,7 +25,6 @@ def listed(tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
 
 
 def send_listed_tools_only(model: Model) -> None:
-    """Make this model leave out marked tools."""
     customize = model.customize_request_parameters
 
     def customize_listed(parameters: ModelRequestParameters) -> ModelRequestParameters:

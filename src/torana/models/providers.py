@@ -119,8 +119,6 @@ _VARIABLE = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """The model that answered a test call, and its latency."""
-
     model: str
     latency_ms: float
 

@@ -112,7 +112,6 @@ class _Meter:
         self._parts = 0
 
     def add_part(self, part: object) -> None:
-        """Count a new part with its content."""
         self._parts += 1
         if self._parts > _PARTS:
             raise ModelResponseTooLarge(
@@ -122,7 +121,6 @@ class _Meter:
         self.add(part)
 
     def add(self, piece: object) -> None:
-        """Count further content of a part."""
         self._bytes += _size(piece)
         if self._bytes > self._max_bytes:
             raise ModelResponseTooLarge(
@@ -176,7 +174,6 @@ async def _bounded(
 
 
 def _with_short_name(response: ModelResponse) -> ModelResponse:
-    """Return the response with a model name that can be stored."""
     name = cast("object", response.model_name)
     short = cut_to_bytes(name, MODEL_NAME_BYTES) if isinstance(name, str) else None
     return response if short == name else replace(response, model_name=short)

@@ -39,11 +39,9 @@ class InstalledSkills:
         self._decided = dict(decided)
 
     def decisions(self) -> list[SkillDecision]:
-        """Return all current decisions."""
         return list(self._decided.values())
 
     def decision(self, slug: str) -> SkillDecision | None:
-        """Return the decision about the skill with that slug."""
         return self._decided.get(slug)
 
     def list_skills(self) -> tuple[Item, ...]:
@@ -114,12 +112,10 @@ def not_approved_message(slug: str) -> str:
 
 
 def serialize_needs(needs: Needs) -> str:
-    """Return the granted resources as they are stored."""
     return json.dumps(asdict(needs), sort_keys=True)
 
 
 def without_disabled(items: Iterable[Item], disabled: Collection[str]) -> list[Item]:
-    """Return the items whose slugs are not disabled."""
     return [item for item in items if item.slug not in disabled]
 
 

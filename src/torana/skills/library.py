@@ -58,7 +58,6 @@ class Catalogue:
         return next((skill for skill in self.loaded if skill.slug == slug), None)
 
     def counts(self) -> dict[Source, int]:
-        """Return the number of loaded skills by source."""
         sources = [skill.source for skill in self.loaded]
         return {"core": sources.count("core"), "user": sources.count("user")}
 

@@ -73,7 +73,6 @@ class Skill:
 
     @property
     def requires_auth(self) -> bool:
-        """Return whether the skill declares credentials."""
         return bool(self.requires_env or self.primary_env)
 
 
@@ -133,7 +132,6 @@ def slug_in(directory: Path, *, folder: str) -> str:
 
 
 def is_slug(name: str) -> bool:
-    """Return whether the name is a valid slug."""
     return len(name) <= SLUG_LIMIT and _SLUG.fullmatch(name) is not None
 
 

@@ -59,8 +59,6 @@ class SkillStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A version of a skill with the report on it."""
-
     skill: Skill
     report: SkillReport
 

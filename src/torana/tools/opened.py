@@ -11,8 +11,6 @@ _MOST = 64
 
 
 class OpenedTools:
-    """The tools that a session has opened, in the order of opening."""
-
     def __init__(self, names: Iterable[str] = ()) -> None:
         """``names`` are the tools that earlier turns of the session opened."""
         self.names = self._stored = tuple(names)

@@ -54,7 +54,6 @@ class _OneThread(Executor):
         self._future: Future[Any] | None = None
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Start the thread."""
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # from now on it cannot be cancelled
 

@@ -61,7 +61,6 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
         self._described: dict[int, dict[str, ToolsetTool[ToolContext]]] = {}
 
     async def get_tools(self, ctx: RunContext[ToolContext]) -> dict[str, ToolsetTool[ToolContext]]:
-        """Return the tools by name."""
         if ctx.max_retries not in self._described:
             tools = await super().get_tools(ctx)
             self._described[ctx.max_retries] = {

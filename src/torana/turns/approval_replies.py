@@ -31,7 +31,6 @@ def as_shown(approval: Approval, *, shared: bool) -> Approval:
 
 
 def approval_event_data(approval: Approval) -> dict[str, Any]:
-    """Return the data of an ``approval.required`` event."""
     return {
         "id": approval.id,
         "digest": approval.digest,

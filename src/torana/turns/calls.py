@@ -47,7 +47,6 @@ class ToolCall:
 
     @property
     def arguments_text(self) -> str | None:
-        """Return the arguments as readable JSON."""
         return None if self.arguments is None else arguments_text(self.arguments)
 
     @property
@@ -65,7 +64,6 @@ class _Result:
 
 
 def calls_of(turn: Turn, records: CallRecords, now: datetime) -> list[ToolCall]:
-    """Return the calls of a turn, in order."""
     messages = [message for body in records.bodies for message in history.load(body)]
     called = {part.tool_call_id: part for part in _parts(messages, ToolCallPart)}
     results = {call.id: _recorded(call) for call in map(call_of, records.journaled) if call.state != "started"}

@@ -40,8 +40,6 @@ Asking: TypeAlias = Callable[[Question, Persists], Awaitable[ApprovalDecision]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntries:
-    """The steps and calls that earlier attempts of a turn wrote."""
-
     steps: Sequence[Step] = ()
     calls: Sequence[Call] = ()
 
@@ -92,7 +90,6 @@ class TurnJournal:
         asking: Asking,
         request: RequestTokens | None = None,
     ) -> TurnJournal:
-        """Open the journal with the entries of earlier attempts."""
         earlier = turn.attempt - (turn.state == "running")
         steps, calls = await run(partial(rows.load, turn_id=turn.id)) if earlier else ([], [])
         return cls(
@@ -205,13 +202,11 @@ async def _persist(run: Persists, noted: TurnTimings, work: Work[T]) -> T:
 
 
 def settled_text(connection: Connection, turn: Turn) -> str:
-    """Return the text that earlier attempts of a turn settled."""
     steps, _ = rows.load(connection, turn.id)
     return text_of([message for row in steps for message in history.load(row["body"])])
 
 
 def call_of(row: Mapping[Any, Any]) -> Call:
-    """Return the recorded call of a row."""
     return Call(
         step=row["step"],
         id=row["id"],

@@ -122,7 +122,6 @@ class LiveTurns:
         return self._live.get(turn_id)
 
     def has_session(self, session_id: str) -> bool:
-        """Return whether a turn of the session is registered."""
         return any(one.turn.session_id == session_id for one in self._live.values())
 
     def entries(self) -> Sequence[LiveTurn]:
@@ -160,7 +159,6 @@ class LiveTurns:
         return one
 
     def begin(self, one: LiveTurn) -> None:
-        """Note that the agent begins to run a turn."""
         one.begun = True
         self.sharing.begin(one.turn.id)
         self.activity.publish_turn("turn.started", one.turn)
@@ -251,7 +249,6 @@ class LiveTurns:
 
 
 def _summary(ended: Turn) -> dict[str, object]:
-    """Return the fields of the log event ``turn_ended``."""
     fields: dict[str, object] = {"turn_id": ended.id, "channel": ended.channel, "state": ended.state}
     if ended.ended_at is not None:
         fields["seconds"] = round((ended.ended_at - ended.created_at).total_seconds(), 2)

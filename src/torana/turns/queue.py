@@ -37,7 +37,6 @@ class Queue:
     overall: int = 1000
 
     def check(self, queued: Queued, live: Collection[Queued]) -> None:
-        """Raise ``Overloaded`` or ``QueueFull`` if there is no room for another message."""
         if len(live) >= self.overall:
             raise Overloaded(headers={"Retry-After": "5"})
         ours = [turn for turn in live if turn.owner == queued.owner]
@@ -57,7 +56,6 @@ class BlockedSessions(set[str]):
     """The ids of the sessions in which the end of a turn could not be written yet."""
 
     def check(self, session_id: str) -> None:
-        """Raise ``QueueFull`` if the session is blocked."""
         if session_id in self:
             raise QueueFull(_BLOCKED, headers={"Retry-After": "60"})
 

@@ -137,7 +137,6 @@ class TurnReader:
         return self._live.get(turn.id) or self._live.add(turn, elsewhere=True)
 
     def _live_times(self, turn_id: str) -> Sequence[Timing]:
-        """Return the times of the running attempt, or none."""
         one = self._live.get(turn_id)
         return one.timings.times() if one is not None and one.timings is not None else ()
 

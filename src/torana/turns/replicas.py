@@ -81,7 +81,6 @@ class ReplicaWatch:
         self._skill_changes: int | None = None
 
     def start(self) -> None:
-        """Begin to check, and to listen to other replicas."""
         self._tasks = [asyncio.create_task(self._keep_checking(), name="replicas")]
         if self._database.announcements is not None:
             listening = self._keep_listening(self._database.announcements)

@@ -37,7 +37,6 @@ class Slot:
 
     @property
     def is_expired(self) -> bool:
-        """Return whether the turn has exceeded its time limit."""
         return self._limit.expired()
 
     def count(self, calls: int) -> None:

@@ -49,7 +49,6 @@ class TurnTimings:
         self._begin("queue", at=self._turn.created_at if self._turn.attempt == 1 else since)
 
     def end_queue(self) -> None:
-        """Note that the agent begins to run."""
         self._end(0, "completed")
 
     @contextmanager
@@ -67,11 +66,9 @@ class TurnTimings:
             self._times[number] = self._with_usage(self._times[number], measured.response)
 
     def begin_call(self, step: int, call_id: str, tool: str) -> None:
-        """Note that a tool call begins."""
         self._calls[step, call_id] = self._begin("tool", step=step, name=tool, call_id=call_id)
 
     def end_call(self, step: int, call_id: str, state: TimingState) -> None:
-        """Note that a tool call has ended."""
         self._end(self._calls.pop((step, call_id), -1), state)
 
     def end_all(self, state: TimingState) -> None:
@@ -81,7 +78,6 @@ class TurnTimings:
                 self._end(number, state)
 
     def times(self) -> Sequence[Timing]:
-        """Return all times of the attempt."""
         return tuple(self._times)
 
     def unstored(self) -> Sequence[Timing]:

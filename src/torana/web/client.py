@@ -40,8 +40,6 @@ _MOVED = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPage:
-    """The content of a fetched address."""
-
     #: The final address after all redirects, without a fragment.
     url: str
     status: int

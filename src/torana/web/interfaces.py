@@ -21,8 +21,6 @@ class InterfacesUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interfaces:
-    """The interfaces of a machine at one time."""
-
     #: The machine's own addresses, and the other ends of its point-to-point links.
     addresses: frozenset[Address] = frozenset()
     #: The networks that are reached without a router.

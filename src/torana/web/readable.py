@@ -23,8 +23,6 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """The readable text of a page and its title. Both may be empty."""
-
     title: str
     #: Markdown, with links.
     text: str

@@ -36,8 +36,6 @@ class Context:
 
 
 class Contexts:
-    """Builds the context of a turn."""
-
     def __init__(
         self,
         *,

@@ -31,7 +31,6 @@ class Prompts:
         return history.with_files(turn.content, turn.id, shown) if shown else turn.content
 
     async def restore(self, messages: Sequence[ModelMessage], owner: str) -> list[ModelMessage]:
-        """Return stored messages with the contents of their files."""
         return [await self._with_files(m, owner) if isinstance(m, ModelRequest) else m for m in messages]
 
     async def _with_files(self, request: ModelRequest, owner: str) -> ModelRequest:

@@ -63,7 +63,6 @@ class ToolList:
         return [marked for _, marked in self._marked.values()]
 
     def _listed(self, tools: Sequence[ToolDefinition], opened: OpenedTools) -> dict[str, None]:
-        """Return the names of the listed tools in order."""
         pinned = [
             tool.name for tool in tools if any(fnmatchcase(tool.name, pattern) for pattern in self._pinned)
         ]

@@ -108,7 +108,6 @@ class ContextBudget:
                 _log.info("context_window", extra={"tokens": found.tokens, "assumed": found.is_assumed})
 
     def fit(self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> FittedRequest:
-        """Return the request as it fits into the window."""
         fitted = fit(messages, parameters, room=self._room(), tool_tokens=self._tool_sizes.tokens)
         if fitted.turns_left_out or fitted.tools_left_out:
             _log.debug(

@@ -65,7 +65,6 @@ class Parts:
 
     @property
     def total(self) -> int:
-        """Return the tokens of the whole request."""
         return self.instructions + self.tools + self.messages
 
 

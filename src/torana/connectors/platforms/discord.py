@@ -158,7 +158,6 @@ class Discord(Connector[DiscordSettings]):
             raise OutcomeUnknown(f"Discord did not confirm the message ({type(error).__name__})") from error
 
     async def typing(self, place: Place) -> None:
-        """Show a typing indicator for ten seconds."""
         with suppress(Exception):
             async with asyncio.timeout(_PATIENCE):
                 if self._client is not None:
@@ -208,7 +207,6 @@ class _Client(discord.Client):
         await self._failure
 
     async def _next_socket(self, url: str, *, compress: int = 0) -> aiohttp.ClientWebSocketResponse:
-        """Open a connection and close the previous one."""
         await self.close_socket()
         self._socket = await self._open_socket(url, compress=compress)
         return self._socket
@@ -344,7 +342,6 @@ async def _connect(client: _Client) -> None:
 
 
 async def _close(client: _Client) -> None:
-    """Close the client, without waiting long for the peer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_CLOSING):
             await client.close()
@@ -405,7 +402,6 @@ def _place(message: discord.Message, *, direct: bool) -> Place:
 
 
 def _answers(message: discord.Message, me: int) -> bool:
-    """Return whether the message replies to one of the bot's messages."""
     answered = message.reference.resolved if message.reference else None
     return isinstance(answered, discord.Message) and answered.author.id == me
 

@@ -222,7 +222,6 @@ def _own(mention: Any) -> tuple[int, int] | None:
 
 
 def _without(text: str, mentions: list[tuple[int, int]]) -> str:
-    """Return the text without the mentions at its beginning."""
     units, start = text.encode("utf-16-le", "surrogatepass"), 0
     for begin, end in sorted(mentions):
         if units[2 * start : 2 * begin].decode("utf-16-le", "surrogatepass").strip():

@@ -328,7 +328,6 @@ class Slack(Connector[SlackSettings]):
         )
 
     async def _fetch(self, file: _File, limit: int) -> bytes:
-        """Return the content of a file of at most ``limit`` bytes."""
         if (file.size or 0) > limit:
             raise TooLarge(f"the file has {file.size} bytes")
         session: aiohttp.ClientSession = self._client.session
@@ -469,14 +468,12 @@ async def _write(writing: Coroutine[Any, Any, None]) -> None:
 
 
 def _at(data: object, *path: str) -> Any:
-    """Return the value at this path of a response, or None."""
     for name in path:
         data = cast("Mapping[str, object]", data).get(name) if isinstance(data, Mapping) else None
     return data
 
 
 def _key(message: object) -> object:
-    """Return the key of the part in a message's metadata, or None."""
     return (
         _at(message, "metadata", "event_payload", "key")
         if _at(message, "metadata", "event_type") == _MARK

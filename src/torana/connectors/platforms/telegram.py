@@ -221,7 +221,6 @@ class Telegram(Connector[TelegramSettings]):
             raise self._end(error) from None  # the original error may quote the token
 
     def _end(self, error: Exception) -> Exception:
-        """Return the error with which ``run`` ends."""
         told = _describe_error(error, self._secret)
         match error:
             case _Failed(code=401 | 404):

@@ -19,10 +19,8 @@ def channel_of(account: str, place: Place) -> str:
 
 
 def dump_place(place: Place) -> str:
-    """Return the place as text, to be stored with a reply."""
     return json.dumps({"chat": place.chat, "thread": place.thread, "reply_to": dict(place.reply_to)})
 
 
 def read_place(text: str) -> Place:
-    """Parse the text that ``dump_place`` returned."""
     return Place(**json.loads(text))

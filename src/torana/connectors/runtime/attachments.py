@@ -86,7 +86,6 @@ class AttachmentFetcher:
         self._slots = FairSlots(total=_AT_ONCE, per_user=_PER_SENDER)
 
     def see(self, attachments: Sequence[Attachment]) -> MessageFiles:
-        """Return the files of a message without fetching them."""
         pieces = [_Piece(attachment) for attachment in attachments[:_NAMED]]
         return MessageFiles(pieces=pieces, more=len(attachments) - len(pieces))
 
@@ -142,7 +141,6 @@ def _attachment_label(piece: _Piece) -> str:
 
 
 def _declared_kind(attachment: Attachment) -> FileKind | None:
-    """Return the kind that the sender declares."""
     if attachment.kind not in ("image", "file"):
         return None
     media_type = attachment.media_type.partition(";")[0].strip().lower()

@@ -117,7 +117,6 @@ class Connectors:
         return [status.account for status in self.statuses() if status.state == "refused"]
 
     def active(self) -> list[str]:
-        """Return the names of connected accounts."""
         return sorted(status.account for status in self.statuses() if status.state == "active")
 
     def statuses(self) -> Sequence[Status]:

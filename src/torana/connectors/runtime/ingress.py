@@ -264,6 +264,5 @@ def _id(message: str) -> str:
 
 
 def _content(text: str, message_files: MessageFiles) -> str:
-    """Return the text and a line for each file."""
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
     return "\n".join(line for line in [text.strip(), *message_files.lines] if line)

@@ -82,7 +82,6 @@ class Outbox:
         self._woken.set()
 
     async def until_idle(self) -> None:
-        """Wait until no delivery is due or in progress."""
         await self._idle.wait()
 
     async def deliver(self, connector: Connector[Any]) -> None:

@@ -59,7 +59,6 @@ class ProgressReporter:
         self._showing: dict[str, asyncio.Lock] = {}
 
     def start(self, turn: Turn) -> None:
-        """Show the progress of a turn until it has ended."""
         if turn.has_ended or turn.place is None or turn.id in self._tasks:
             return
         task = asyncio.create_task(self._report(turn, read_place(turn.place)), name=f"progress {turn.id}")
@@ -196,7 +195,6 @@ class _Growing:
         self._changed.set()
 
     async def rest(self, seconds: float, pause: Callable[[float], Awaitable[None]]) -> None:
-        """Wait for some seconds, or until the turn ends."""
         await wait_first(self._ended, pause(seconds))
 
     async def more(self, every: float, pause: Callable[[float], Awaitable[None]]) -> str:

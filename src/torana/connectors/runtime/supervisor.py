@@ -39,8 +39,6 @@ _CONNECT = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status(ConnectionStatus):
-    """The status of an account."""
-
     account: str
     kind: str
     heard_at: datetime | None = None
@@ -85,7 +83,6 @@ class AccountLease:
                 await self._database.run(partial(leases.give_back, account=name, holder=self._holder))
 
     def records(self, name: str) -> AccountRecords:
-        """Return the records of the account with this lease."""
         return AccountRecords(database=self._database, account=name, holder=self._holder)
 
     async def _take(self, name: str) -> datetime:

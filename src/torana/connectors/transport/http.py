@@ -65,7 +65,6 @@ def read_json(raw: str | bytes) -> Any:
 
 
 def as_object(value: object) -> dict[str, object]:
-    """Return the value if it is a JSON object, else an empty object."""
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 

@@ -72,7 +72,6 @@ def _parser() -> MarkdownIt:
 
 
 def _cells(state: StateBlock, line: int) -> int:
-    """Return the number of cells in a line of a table."""
     start = state.bMarks[line] + state.tShift[line]
     cells = _PIPE.split(state.src[start : state.eMarks[line]].strip())
     return len(cells) - (not cells[0]) - (len(cells) > 1 and not cells[-1])

@@ -131,7 +131,6 @@ class _Renderer:
         return "\n".join(" | ".join(row) for row in rows)
 
     def _inline(self, tokens: Sequence[Token]) -> str:
-        """Render the inline tokens of a paragraph."""
         opened: list[Token] = []
         done: list[list[str]] = [[]]
         for token in tokens:
@@ -174,7 +173,6 @@ class _Renderer:
 
 
 def _end_of(tokens: Sequence[Token], at: int) -> int:
-    """Return the index of the token that closes this element."""
     depth = 0
     for place in range(at, len(tokens)):
         depth += tokens[place].nesting

@@ -31,7 +31,6 @@ def parse_alone(
 
 
 def log_ignored_event(reason: str) -> None:
-    """Log that an event was ignored because it is malformed."""
     log.warning("event_ignored", extra={"reason": reason})
 
 

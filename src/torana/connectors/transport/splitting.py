@@ -81,7 +81,6 @@ def _cut(text: str, abilities: Capabilities) -> Iterator[tuple[str, str, int]]:
 
 
 def _head(text: str, end: int) -> str:
-    """Return the beginning of a text as a piece."""
     return _whole(text[:end].rstrip())
 
 

@@ -23,7 +23,6 @@ _FAVOURITES = ("lists", "reminders", "calculator")
 
 
 def small_talk(reply: FixedReply, examples: Sequence[tuple[Card, str]]) -> str:
-    """Return a reply with the examples that belong to it."""
     if reply.examples == "none":
         return reply.text
     if not examples:
@@ -40,7 +39,6 @@ def unmatched_answer(text: str, examples: Sequence[tuple[Card, str]]) -> str:
 
 
 def _some(examples: Sequence[tuple[Card, str]]) -> str:
-    """Return the examples that newcomers should see, of different skills."""
     shown = sorted(examples, key=_rank)
     return ", ".join(example for _, example in shown[:EXAMPLES_LIMIT])
 

@@ -28,8 +28,6 @@ class Trigger(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A skill as a model sees it before it is loaded."""
-
     slug: str
     title: str
     description: str

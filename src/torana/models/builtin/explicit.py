@@ -70,7 +70,6 @@ def called_name(text: str) -> str | None:
 
 
 def required_arguments(tool: ToolDefinition) -> tuple[str, ...]:
-    """Return the names of a tool's required arguments."""
     return tuple(tool.parameters_json_schema.get("required", ()))
 
 

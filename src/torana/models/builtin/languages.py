@@ -26,8 +26,6 @@ _DECISIVE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FixedReply:
-    """A fixed reply, and how many example messages follow it."""
-
     text: str
     examples: Literal["none", "some", "all"] = "none"
 
@@ -43,7 +41,6 @@ class Language:
     letters: frozenset[str]
 
     def reply(self, text: str) -> FixedReply | None:
-        """Return the reply to a text that is one of the phrases."""
         return next((reply for pattern, reply in self.phrases if pattern.fullmatch(text)), None)
 
 

@@ -91,7 +91,6 @@ class BuiltinModel(Model):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        """Stream the answer in pieces of words."""
         _, parameters = self.prepare_request(model_settings, model_request_parameters)
         yield _Stream(model_request_parameters=parameters, response=self._answer(messages, parameters))
 
@@ -152,7 +151,6 @@ def _prompt(message: ModelMessage) -> str:
 
 
 def _prompts(parts: Sequence[ModelRequestPart | ModelResponsePart]) -> Iterator[str]:
-    """Yield the texts of the user's prompt, without pictures and files."""
     for part in parts:
         if not isinstance(part, UserPromptPart):
             continue
@@ -166,8 +164,6 @@ def _prompts(parts: Sequence[ModelRequestPart | ModelResponsePart]) -> Iterator[
 
 @dataclass
 class _Stream(StreamedResponse):
-    """A finished answer as a stream."""
-
     response: ModelResponse
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:

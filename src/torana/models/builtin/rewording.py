@@ -25,7 +25,6 @@ _SCRIPT = re.compile(
 
 
 def failure_for_people(text: str) -> str:
-    """Return a tool's error, worded for people."""
     for order, rest in _ORDERS.items():
         if text.endswith(order):
             return text.removesuffix(order) + rest

@@ -56,7 +56,6 @@ async def send(client: httpx2.AsyncClient, request: httpx2.Request, *, retries: 
 
 @contextmanager
 def translate_errors(model: str, namespace: str) -> Generator[None]:
-    """Translate HTTP and JSON errors to the errors of pydantic-ai."""
     try:
         yield
     except httpx2.HTTPStatusError as error:

@@ -64,7 +64,6 @@ class ChatModel(Model[httpx2.AsyncClient]):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Stream the answer, and return it when it is complete."""
         async with self.request_stream(messages, model_settings, model_request_parameters) as stream:
             async for _ in stream:
                 pass

@@ -69,8 +69,6 @@ def _read_object(data: str) -> Chunk:
 
 @dataclass(kw_only=True)
 class ChatStream(StreamedResponse):
-    """An answer whose first chunk was read."""
-
     first: Chunk
     rest: AsyncGenerator[Chunk]
     response: httpx2.Response

@@ -145,7 +145,6 @@ class _Writer:
         self._taken: dict[str, _Entry] = {}
 
     def count(self) -> None:
-        """Count an entry of any type."""
         self._entries += 1
         if self._entries > ENTRY_LIMIT:
             raise SkillInvalid(_TOO_MANY)
@@ -279,11 +278,9 @@ class _TarStream(io.RawIOBase):
             pass
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move forward to ``offset``."""
         if whence != io.SEEK_SET or offset < self._position:
             raise SkillInvalid(_DAMAGED_TAR)
         while self._position < offset and self._read(min(_CHUNK, offset - self._position)):
@@ -291,7 +288,6 @@ class _TarStream(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return the next bytes."""
         if self._in_entry:
             return self._read(size)
         if not 0 <= size <= _HEADER_READ:

@@ -46,7 +46,6 @@ class StoredDecisions:
             self._following = asyncio.create_task(self._follow(changed_elsewhere), name="skills")
 
     async def stop(self) -> None:
-        """Stop following other replicas."""
         if self._following is not None:
             await end_task(self._following)
 

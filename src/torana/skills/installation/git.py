@@ -120,7 +120,6 @@ class _Run:
         raise SkillInvalid(f"git could not fetch the source: {words}")
 
     async def has(self, name: str) -> bool:
-        """Return whether the repository has an object of that name."""
         return (await self._run(("cat-file", "-e", name)))[0] == 0
 
     async def _run(self, arguments: Sequence[str]) -> tuple[int, bytes, str]:

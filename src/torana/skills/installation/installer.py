@@ -64,7 +64,6 @@ class SkillInstaller:
         await self._decisions.start(changed_elsewhere)
 
     async def stop(self) -> None:
-        """Stop following other replicas."""
         await self._decisions.stop()
 
     async def install(self, source: str, *, path: str | None = None, act: Act) -> SkillDecision:

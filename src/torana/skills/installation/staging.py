@@ -36,7 +36,6 @@ class Staged:
 
     @property
     def stored(self) -> tuple[str, bytes]:
-        """Return the folder and its archive."""
         return self.folder, self.archive
 
 

@@ -57,5 +57,4 @@ class SkillVersions:
 
 
 def unknown_skill(slug: str) -> NotFound:
-    """Return the error for an unknown skill."""
     return NotFound(f"there is no skill {slug!r}; `torana skills list` lists all skills")

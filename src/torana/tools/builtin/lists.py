@@ -78,14 +78,11 @@ class ListTools(ToolGroup):
 
 
 class _Lists:
-    """The lists of one user."""
-
     def __init__(self, workspaces: Workspaces, user: str) -> None:
         self._workspaces = workspaces
         self._user = user
 
     async def names(self) -> list[str]:
-        """Return the names of all lists."""
         prefix = f"{FOLDER}/"
         return [
             file.name.removeprefix(prefix).removesuffix(_ENDING)
@@ -110,7 +107,6 @@ class _Lists:
         await self._workspaces.replace(self._user, _file(name), body, before=before)
 
     async def delete(self, name: str) -> None:
-        """Delete a list."""
         await self._workspaces.delete(self._user, _file(name))
 
 

@@ -135,7 +135,6 @@ class ScriptTools(ToolGroup):
 
 
 def both(one: Needs, other: Needs) -> Needs:
-    """Return the resources that both have."""
     return Needs(
         **{
             field.name: tuple(name for name in getattr(one, field.name) if name in getattr(other, field.name))

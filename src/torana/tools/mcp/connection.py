@@ -65,8 +65,6 @@ class _Result(CallToolResult):
 
 
 class ConnectionState:
-    """The state of a connection, for its supervisor."""
-
     def __init__(self) -> None:
         #: Set when the list may have changed, a call failed, or the connection ended.
         self.look = asyncio.Event()

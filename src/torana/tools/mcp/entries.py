@@ -118,7 +118,6 @@ class Server(BaseModel):
         return json.dumps([self.command, *self.args, self.url])
 
     def is_offered(self, tool: str) -> bool:
-        """Return whether the settings allow the tool to be offered."""
         return tool not in self.exclude and (self.include is None or tool in self.include)
 
     def mask(self, text: str) -> str:
@@ -267,7 +266,6 @@ def _validate_server(where: str, values: Mapping[str, Any]) -> Server:
 def _substitute_variables(
     value: Any, environ: Mapping[str, str], missing: Callable[[str], None], reserved: Callable[[str], None]
 ) -> Any:
-    """Return the value with references to environment variables replaced."""
     if isinstance(value, dict):
         return {
             key: _substitute_variables(item, environ, missing, reserved)

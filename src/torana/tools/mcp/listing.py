@@ -48,8 +48,6 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The result of checking a server's list of tools."""
-
     offers: tuple[ToolOffer, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 

@@ -25,12 +25,10 @@ _INSTRUCTIONS = re.compile(
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether the text contains invisible characters."""
     return _HIDDEN.search(text) is not None
 
 
 def without_hidden(text: str) -> str:
-    """Return the text without invisible characters."""
     return _HIDDEN.sub("", text)
 
 

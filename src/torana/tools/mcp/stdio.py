@@ -125,7 +125,6 @@ def child_environment(server: Server, *, path: str, home: Path) -> Mapping[str, 
 
 
 def _parse(line: bytes) -> JSONRPCMessage | None:
-    """Return the message of a line, or None."""
     try:
         return jsonrpc_message_adapter.validate_json(replace_lone_surrogates(line), by_name=False)
     except (ValueError, RecursionError):
@@ -142,8 +141,6 @@ def _refuse(response: bytes) -> JSONRPCError | None:
 
 
 class _Program:
-    """A running program and its pipes."""
-
     def __init__(self, server: Server, process: Process, ended: Callable[[str], None]) -> None:
         self._server = server
         self._process = process
@@ -179,7 +176,6 @@ class _Program:
             self._ended(reason)
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Write the session's messages to the program."""
         assert self._process.stdin is not None  # noqa: S101 - it was started with pipes
         with from_session, suppress(OSError):
             async for item in from_session:

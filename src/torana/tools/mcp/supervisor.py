@@ -84,7 +84,6 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
 
     @property
     def offers(self) -> tuple[ToolOffer, ...]:
-        """Return the tools that can be called now."""
         return self.status.listing.offers if self._connection is not None else ()
 
     @property

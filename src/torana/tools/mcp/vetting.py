@@ -189,7 +189,6 @@ def _without_words(schema: Any, *, named: bool = False) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all names and values of a schema."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -60,8 +60,6 @@ class _Traffic:
 
 
 class Egress:
-    """The proxy of one run."""
-
     def __init__(self, *, hosts: Iterable[str], resolve: Resolve) -> None:
         self._granted = frozenset(place for host in hosts for place in _places(host))
         self._resolve = resolve
@@ -84,11 +82,9 @@ class Egress:
         return min(self._sent.left, self._received.left) < 0
 
     async def open(self, path: Path) -> None:
-        """Listen on a Unix socket at ``path``."""
         self._server = await asyncio.start_unix_server(self._accept, path, limit=HEAD_LIMIT)
 
     async def close(self) -> None:
-        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in self._open:

@@ -58,8 +58,6 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a run."""
-
     #: The exit code as in a shell: 128 plus the signal's number after a signal.
     code: int
     stopped: Stopped | None

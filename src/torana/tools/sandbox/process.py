@@ -31,8 +31,6 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Output:
-    """The start of a pipe's output, and its total size."""
-
     kept: bytearray = field(default_factory=bytearray)
     size: int = 0
 

@@ -24,8 +24,6 @@ _PRIVATE, _PASSABLE = 0o700, 0o710
 
 @dataclass(frozen=True, slots=True)
 class Workdir:
-    """The directory of one run."""
-
     path: Path
     _lock: int
 

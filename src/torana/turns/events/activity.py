@@ -76,7 +76,6 @@ class Activity:
         self._wake()
 
     def publish_turn(self, type_: ActivityType, turn: Turn, **more: Any) -> None:
-        """Add an event of a turn."""
         ids = {"turnId": turn.id, "sessionId": turn.session_id, "channelId": turn.channel}
         self.publish(type_, turn.owner, ids | more)
 
@@ -103,7 +102,6 @@ class Activity:
                 await self._more.wait()
 
     def close(self) -> None:
-        """End all readers after the events so far."""
         self._closed = True
         self._wake()
 

@@ -58,12 +58,10 @@ def key_of(turn_id: str) -> str:
 
 
 def turn_of(key: bytes) -> str:
-    """Return the turn of a key."""
     return key.decode().removeprefix(_PREFIX)
 
 
 def write_id(attempt: int, number: int) -> str:
-    """Return the id of an entry as text."""
     return f"{attempt}-{number}"
 
 

@@ -71,7 +71,6 @@ class EventFollower(RedisWorker):
             self._changed.set()
 
     def end(self, turn_id: str) -> None:
-        """Follow a turn no longer."""
         if self._followed.pop(turn_id, None) is not None:
             self._changed.set()
 

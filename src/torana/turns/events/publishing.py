@@ -129,7 +129,6 @@ class EventPublisher(RedisWorker):
             self.publish(turn_id, "turn.resumed", {"attempt": attempt, "text": self._log.text(turn_id)})
 
     def publish(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
-        """Add an event of a turn that runs here."""
         if (stream := self._streams.get(turn_id)) is not None:
             stream.append(type_, data)
             self._due.set()

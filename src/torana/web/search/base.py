@@ -20,8 +20,6 @@ _SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A search result."""
-
     title: str
     url: str
     #: The extract of the page that matches the query.

@@ -28,5 +28,4 @@ class Searxng(SearchService):
         )
 
     def hits(self, answer: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the results of all engines."""
         return answer["results"]

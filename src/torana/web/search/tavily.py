@@ -24,5 +24,4 @@ class Tavily(SearchService):
         )
 
     def hits(self, answer: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the results."""
         return answer["results"]

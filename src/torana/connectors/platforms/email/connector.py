@@ -205,7 +205,6 @@ class Email(Connector[EmailSettings]):
     # Incoming mail
 
     async def _take(self, mailbox: Mailbox, number: int, sink: MessageSink) -> None:
-        """Process a mail, and then mark it."""
         fetched = await mailbox.fetch(number)
         if fetched is not None:
             # Parsing may take a second in the worst case.
@@ -215,7 +214,6 @@ class Email(Connector[EmailSettings]):
             await mailbox.mark(number)
 
     def _parse_mail(self, raw: bytes, whole: bool) -> IncomingMessage | None:
-        """Return the message of a mail, or None for a mail that is ignored."""
         try:
             letter = read(raw, whole=whole)
         except Exception as error:  # noqa: BLE001 - one unreadable mail must not stop the others
@@ -241,7 +239,6 @@ class Email(Connector[EmailSettings]):
         )
 
     def _reason_to_ignore(self, letter: ParsedEmail) -> str | None:
-        """Return the reason why a mail is ignored, or None."""
         if not letter.address:
             return "unreadable sender"
         if letter.address == self._address:

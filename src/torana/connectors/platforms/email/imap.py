@@ -41,8 +41,6 @@ _TEMPORARY = re.compile(r"\[(?:UNAVAILABLE|INUSE|LIMIT|SERVERBUG)|too many|try a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxAccess:
-    """The access data of a folder."""
-
     host: str
     port: int
     tls: Tls

@@ -120,7 +120,6 @@ def read(raw: bytes, *, whole: bool = True) -> ParsedEmail:
 
 
 def header(headers: Headers, name: str) -> str:
-    """Return a header's first value, or an empty text."""
     return next(iter(headers.get(name, ())), "")
 
 

@@ -196,7 +196,6 @@ def _is_quotation(lines: Sequence[str], at: int) -> bool:
 
 
 def _ends(lines: Sequence[str], at: int) -> bool:
-    """Return whether the writer's own text ends at this line."""
     line = lines[at]
     if _SIGNATURE.match(line) or _ORIGINAL.match(line):
         return True

@@ -67,7 +67,6 @@ class ImapConnection:
             raise ConnectionError("the mail server refuses connections")
 
     async def command(self, command: str, *, seconds: float) -> Response:
-        """Send a command, and return its response."""
         return await self._response(self._send(command), seconds)
 
     async def idle(self, duration: float, *, seconds: float) -> None:
@@ -136,7 +135,6 @@ class ImapConnection:
             changed = True
 
     async def _is_silent(self) -> bool:
-        """Return whether all received data has been read."""
         try:
             async with asyncio.timeout(0):
                 await self._reader.read(1)

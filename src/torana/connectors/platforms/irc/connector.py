@@ -158,7 +158,6 @@ class Irc(Connector[IrcSettings]):
         return part.key
 
     async def _connection(self, sink: MessageSink, hear: Hear) -> NoReturn:
-        """Run one connection, and raise the error that ends it."""
         settings = self.settings
         probe = asyncio.create_task(self._probe())
         deadline = asyncio.timeout(TIMEOUT)
@@ -416,11 +415,9 @@ class _Channels:
 
     @property
     def missing(self) -> set[str]:
-        """Return the channels that are neither joined nor closed."""
         return self._names.keys() - self._joined - self._closed.keys()
 
     def check(self, name: str) -> None:
-        """Raise an error if the account is not in the channel."""
         if name in self._closed:
             raise PermanentError(f"cannot join {name}: {self._closed[name]}")
         if name not in self._joined:
@@ -494,7 +491,6 @@ class _Outgoing:
             self._sent[2].set_exception(error)
 
     def on_pong(self, message: IrcMessage) -> None:
-        """Handle the PONG for the PING after a message."""
         if self._sent and message.text == self._sent[1]:
             self.settle(None)
 

@@ -17,8 +17,6 @@ _TAG_ESCAPES = {":": ";", "s": " ", "r": "\r", "n": "\n"}
 
 @dataclass(frozen=True, slots=True)
 class IrcMessage:
-    """A line of the protocol."""
-
     tags: Mapping[str, str]
     source: str
     command: str
@@ -91,5 +89,4 @@ async def read_messages(reader: asyncio.StreamReader) -> AsyncGenerator[IrcMessa
 
 
 def printable(text: str) -> str:
-    """Return a server's text without control characters."""
     return CONTROLS.sub("", text)[:200]

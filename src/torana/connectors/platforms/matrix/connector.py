@@ -428,7 +428,6 @@ def _event_id(value: object) -> str:
 
 
 def _words(content: Mapping[str, Any], kind: str, *, reply: bool) -> str:
-    """Return the text of a message, or the caption of a file."""
     body = _text(content.get("body"))
     if kind in _FILES and _text(content.get("filename")) in {"", body}:
         return ""

@@ -70,7 +70,6 @@ class KeyStore(SqliteMemoryStore):
         self._memory.executemany("INSERT OR IGNORE INTO changed VALUES (?, ?)", noted)
 
     def _note_changes(self) -> None:
-        """Note the changed rows from now on."""
         # Without it, a row that REPLACE deletes would not be noted.
         self._memory.execute("PRAGMA recursive_triggers = ON")
         self._memory.execute(

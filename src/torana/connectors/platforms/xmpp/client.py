@@ -105,7 +105,6 @@ class XmppClient(ClientXMPP):
         return PermanentError(f"{self.boundjid.host} refuses {self.boundjid.bare}: {why}")
 
     async def close(self) -> None:
-        """End the stream and all tasks of the library."""
         self.cancel_connection_attempt()
         with suppress(TimeoutError, NotConnectedError):
             async with asyncio.timeout(2):

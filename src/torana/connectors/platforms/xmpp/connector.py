@@ -304,7 +304,6 @@ class Xmpp(Connector[XmppSettings]):
             client.send_presence(pto=sender.bare, ptype="subscribed")
 
     def _on_bounce(self, message: Message) -> None:
-        """Handle the error for a message of the account."""
         condition, chat = message["error"]["condition"], message["from"].bare
         why = _ILLEGAL.sub("", f"{condition}: {message['error']['text']}")[:200]
         later = message["error"]["type"] == "wait"

@@ -76,7 +76,6 @@ def calculate(message: BuiltinMessage) -> Arguments | None:
 
 
 def _digits(said: str) -> str:
-    """Return a text with number words between operators as digits: "seven plus three"."""
     return _NUMBER_WORD.sub(lambda match: str(NUMBERS[match[0].lower()]), said) if _SPELT.search(said) else said
 
 

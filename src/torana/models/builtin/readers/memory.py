@@ -69,7 +69,6 @@ def remember(message: BuiltinMessage) -> Arguments | None:
 
 
 def _fact(phrase: str) -> str:
-    """Return a lasting fact that the user states, or ''."""
     if named := _NICKNAME.fullmatch(phrase):
         return f"my name is {named['name']}"
     fact = first_match(_FACT, phrase)
@@ -161,7 +160,6 @@ _UNNAMED = wordings(
 
 
 def forget(message: BuiltinMessage) -> Arguments | None:
-    """Read a request to forget one named thing."""
     match = first_match(_FORGET, message.phrase)
     if not match or _UNNAMED.fullmatch(match["query"]):
         return None

@@ -51,7 +51,6 @@ _FIRSTS = {"first": "1st", "second": "2nd", "third": "3rd", "fifteenth": "15th"}
 
 
 def schedule_once(message: BuiltinMessage) -> Arguments | None:
-    """Read a reminder at one time."""
     if timer := read_timer(message.phrase):
         return timer
     match = first_match(_ONCE, message.phrase)
@@ -118,7 +117,6 @@ def read_time(phrase: str) -> str | None:
 
 
 def schedule_repeating(message: BuiltinMessage) -> Arguments | None:
-    """Read a repeated reminder or task."""
     phrase = _spell_days_as_numbers(message.phrase)
     match = first_match(_AGAIN, phrase)
     if match is not None:
@@ -168,7 +166,6 @@ cancel_schedule = groups_of(
 
 
 def _text(said: str) -> str:
-    """Return the text without surrounding quotes."""
     return said[1:-1] if re.fullmatch(r'"[^"]+"', said) else said
 
 

@@ -84,7 +84,6 @@ def _value(text: str) -> float:
 
 
 def is_unit(text: str) -> bool:
-    """Return whether a text is a unit and nothing else."""
     return all(map(_is_simple_unit, re.split(r" ?/ ?| per ", text)))
 
 
