@@ -127,7 +127,6 @@ def open_workspaces(settings: Settings, database: Database) -> Workspaces:
 
 
 def search_key(settings: Settings) -> str | None:
-    """Return the key of the search service, or None."""
     return settings.search_api_key.get_secret_value() if settings.search_api_key else None
 
 

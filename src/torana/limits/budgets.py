@@ -124,10 +124,7 @@ class Budgets:
         request: RequestTokens | None = None
         if self._limits.bound_calls:
             request = self._first_request(connection, turn)
-            asked, likely = (
-                self._estimate_amount(asked, request.most),
-                self._estimate_amount(likely, request.likely),
-            )
+            asked, likely = self._estimate_amounts(asked, request)
         levels = [
             *self._levels.in_windows(connection, turn, asked, likely, at),
             *self._levels.of_unanswered(connection, turn),
@@ -218,13 +215,9 @@ class Budgets:
         """Return whether a model call for a turn, such as a summary, fits the limits; nothing is reserved."""
         if not self._limits.bound_calls:
             return True
-        asked, likely = (
-            self._estimate_amount(Amount(), request.most),
-            self._estimate_amount(Amount(), request.likely),
-        )
-        return not any(
-            one.is_violated for one in self._levels.in_windows(connection, turn, asked, likely, self._now())
-        )
+        asked, likely = self._estimate_amounts(Amount(), request)
+        levels = self._levels.in_windows(connection, turn, asked, likely, self._now())
+        return not any(level.is_violated for level in levels)
 
     def add_result(
         self, connection: Connection, turn: Turn, result: bytes, *, likely: int | None = None
@@ -313,10 +306,7 @@ class Budgets:
         requests: int = 0,
     ) -> Settled:
         """Reserve the possible cost of a request, or return the refusal."""
-        asked, likely = (
-            self._estimate_amount(Amount(), request.most),
-            self._estimate_amount(Amount(), request.likely),
-        )
+        asked, likely = self._estimate_amounts(Amount(), request)
         levels = self._levels.in_windows(connection, turn, asked, likely, at)
         if any(level.is_violated for level in levels):
             usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
@@ -341,10 +331,14 @@ class Budgets:
         history = RequestTokens(likely=math.ceil(said / _HISTORY_BYTES), most=math.ceil(said / _HISTORY_FRAME))
         return self._fixed_tokens() + content + history + tokens_of_files(files)
 
-    def _estimate_amount(self, asked: Amount, request: int) -> Amount:
+    def _estimate_amounts(self, asked: Amount, request: RequestTokens) -> tuple[Amount, Amount]:
+        """Return the amount with the maximum and with the likely cost of a request."""
         output = self._estimate.output
-        cost = self.prices.most(request, output)
-        return replace(asked, reserved_tokens=request + output, reserved_microusd=cost)
+        most, likely = (
+            replace(asked, reserved_tokens=size + output, reserved_microusd=self.prices.most(size, output))
+            for size in (request.most, request.likely)
+        )
+        return most, likely
 
     def _periods(self, at: datetime) -> list[str]:
         """Return the periods that contain the time ``at`` and count amounts, the shortest last."""

@@ -139,25 +139,12 @@ class LimitUsages:
 
 
 def spent_of(limit: Limit, amount: Amount) -> int:
-    match limit.unit:
-        case "messages":
-            return amount.messages
-        case "tokens":
-            return amount.tokens
-        case "usd":
-            return amount.microusd
-        case "turns":
-            return 0
+    spent = {"messages": amount.messages, "tokens": amount.tokens, "usd": amount.microusd, "turns": 0}
+    return spent[limit.unit]
 
 
 def reserved_of(limit: Limit, amount: Amount) -> int:
-    match limit.unit:
-        case "tokens":
-            return amount.reserved_tokens
-        case "usd":
-            return amount.reserved_microusd
-        case "messages" | "turns":
-            return 0
+    return {"tokens": amount.reserved_tokens, "usd": amount.reserved_microusd}.get(limit.unit, 0)
 
 
 def crossed_warnings(levels: Sequence[LimitUsage], charged: Amount) -> list[BudgetWarning]:
@@ -194,15 +181,11 @@ def _wait(level: LimitUsage, at: datetime) -> int:
     return max(1, math.ceil((level.window.ends - at).total_seconds())) if level.window else _TURNS_RESET
 
 
-def _retry_after(level: LimitUsage, at: datetime) -> int:
-    """Return the seconds until there may be room: reservations are released when their requests end."""
-    return _wait(level, at) if level.is_spent else min(_wait(level, at), _TURNS_RESET)
-
-
 def refusal_of(levels: Sequence[LimitUsage], at: datetime, rates: Sequence[LimitStatus] = ()) -> BudgetSpent:
     """Return the error that names all violated limits; ``rates`` are reported with them."""
     violated = [level for level in levels if level.is_violated]
-    wait = max(_retry_after(level, at) for level in violated)
+    # Reservations are released when their requests end.
+    wait = max(_wait(one, at) if one.is_spent else min(_wait(one, at), _TURNS_RESET) for one in violated)
     return BudgetSpent(
         " ".join(_describe_violation(level) for level in violated) + f" Try again in {wait} s.",
         headers=headers([*rates, *(status_of(level, at) for level in levels)]) | {"Retry-After": str(wait)},

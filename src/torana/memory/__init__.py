@@ -15,11 +15,11 @@ from torana.aio import run_uncancellable
 from torana.characters import normalize
 from torana.errors import MemoryFull, MemorySuperseded, ModelFailed, NotFound
 from torana.memory.bm25 import Recalled, rank
-from torana.memory.resemblance import resembling
 from torana.memory.vectors import Embedder, fuse_rankings, nearest, pack
 from torana.messages import new_id, owner_of, utc_now
 from torana.store.engine.database import Database
 from torana.store.engine.fts import terms
+from torana.store.engine.similarity import most_alike
 from torana.store.engine.tokenizer import words
 from torana.store.rows import memories
 from torana.store.rows.audit import Act, with_record
@@ -44,6 +44,8 @@ COUNT_LIMIT = 1_000
 _NEAREST_LIMIT = 20
 #: Number of newest memories that are searched for similar words.
 _COMPARED_LIMIT = 100
+#: Length from which a word matches another that begins with it.
+_STEM = 4
 #: Maximum number of memories embedded in one call; the rest follow at the next call.
 _EMBEDDED_AT_ONCE = 64
 
@@ -188,7 +190,7 @@ class Memory:
         newest = await self.list_memories(user, limit=_COMPARED_LIMIT)
         async with self._one_at_a_time(user):
             wanted = await run_uncancellable(partial(terms, query))
-            return await run_uncancellable(partial(resembling, wanted, newest))
+            return await run_uncancellable(partial(_resembling, wanted, newest))
 
     async def forget(self, user: str, query: str, *, act: Act | None = None) -> list[Remembered]:
         """Delete the memories that ``find_named`` returns, with their history, and return them."""
@@ -314,6 +316,25 @@ def _is_about(item: Remembered, wanted: set[str]) -> bool:
         return True
     rest = _POSSESSED.sub(lambda found: " " if found[0] in others else found[0], text)
     return wanted.intersection(words(" ".join(others))).issubset(words(rest))
+
+
+def _resembling(terms: Sequence[str], memories: Sequence[Remembered]) -> list[Remembered]:
+    """Return the memories that contain a similar word for each term. It may take a second: call it in a thread.
+
+    Returns none for a query with the word "name": the result could be the name of another person.
+    """
+    if not terms or "name" in terms:
+        return []
+    return [item for item in memories if _resembles(terms, frozenset(words(item.text)))]
+
+
+def _resembles(terms: Sequence[str], found: frozenset[str]) -> bool:
+    def begins(word: str, other: str) -> bool:
+        return min(len(word), len(other)) >= _STEM and (word.startswith(other) or other.startswith(word))
+
+    return all(
+        any(begins(word, other) for other in found) or most_alike(word, found) is not None for word in terms
+    )
 
 
 def _normalize_subject(text: str) -> str:

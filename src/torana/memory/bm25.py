@@ -37,7 +37,8 @@ def rank(terms: Sequence[str], candidates: Sequence[Candidate], *, total: int) -
     """
     # The lists of words are made one at a time: those of all memories would take hundreds of megabytes.
     counted = [_count_terms(terms, candidate) for candidate in candidates]
-    rarity = {term: _rarity(sum(term in found for found, _ in counted), total) for term in terms}
+    holders = {term: sum(term in found for found, _ in counted) for term in terms}
+    rarity = {term: math.log1p((total - n + 0.5) / (n + 0.5)) for term, n in holders.items()}
     usual = sum(length for _, length in counted) / max(len(counted), 1)
     fits = [
         Recalled(
@@ -60,10 +61,6 @@ def _count_terms(terms: Sequence[str], candidate: Candidate) -> tuple[dict[str, 
     beginnings = Counter(word[:1] for word in listed)
     counts = {term: (beginnings if begins_words(term) else words)[term] for term in terms}
     return {term: times for term, times in counts.items() if times}, len(listed)
-
-
-def _rarity(holders: int, total: int) -> float:
-    return math.log1p((total - holders + 0.5) / (holders + 0.5))
 
 
 def _weight(times: int, length: float) -> float:

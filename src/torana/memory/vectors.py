@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import mul
 from typing import Protocol
@@ -44,7 +44,9 @@ def pack(vector: Sequence[float]) -> bytes:
 def nearest(query: Sequence[float], known: Sequence[Embedded]) -> list[Recalled]:
     """Return the memories by cosine similarity to a query, most similar first; only positive similarities."""
     wanted = _unpack(pack(query))
-    cosines = [(_cosine(wanted, _unpack(item.vector)), item.memory) for item in known]
+    # Vectors of other dimensions cannot be compared.
+    vectors = ((_unpack(item.vector), item.memory) for item in known)
+    cosines = [(_dot(wanted, vector), memory) for vector, memory in vectors if len(vector) == len(wanted)]
     fits = [Recalled(memory=memory, score=cosine, matched_terms=0) for cosine, memory in cosines if cosine > 0]
     return sorted(fits, key=lambda fit: fit.score, reverse=True)
 
@@ -57,17 +59,8 @@ def fuse_rankings(*rankings: Sequence[Recalled]) -> list[Recalled]:
         for place, fit in enumerate(ranking, 1):
             scores[fit.memory.id] = scores.get(fit.memory.id, 0.0) + 1 / (_K + place)
             fits.setdefault(fit.memory.id, fit)
-    return _by_score(fits, scores)
-
-
-def _by_score(fits: Mapping[str, Recalled], scores: Mapping[str, float]) -> list[Recalled]:
     whole = [replace(fit, score=scores[memory_id]) for memory_id, fit in fits.items()]
     return sorted(whole, key=lambda fit: fit.score, reverse=True)
-
-
-def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the cosine for vectors of length 1; 0 if their dimensions differ."""
-    return _dot(one, other) if len(one) == len(other) else 0.0
 
 
 def _unpack(vector: bytes) -> array[float]:

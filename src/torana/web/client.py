@@ -141,7 +141,9 @@ class GuardedClient:
                 failure = error
             except httpx2.TransportError as error:
                 raise BadResponse(f"{_shorten_url(url)} did not send a valid HTTP response.") from error
-        raise Unreachable(_why_not(url, failure)) from failure
+        if "CERTIFICATE_VERIFY_FAILED" in str(failure):
+            raise Unreachable(f"{url.host} has no trusted certificate for its name.") from failure
+        raise Unreachable(f"{url.host} refuses connections.") from failure
 
     def _pin_address(self, request: httpx2.Request, address: str) -> httpx2.Request:
         name = request.url.raw_host.decode("ascii")
@@ -224,19 +226,15 @@ async def _read_page(
     if types and not any(_fits(media_type, wanted) for wanted in types):
         known = media_type if _TYPE.fullmatch(media_type) else "of no known type"
         raise WrongType(f"{_shorten_url(url)} is {known}, which is not supported.")
+    # httpx2's parser is not used: it calls the standard library's, which is quadratic and raises other errors.
+    charset = _CHARSET.search(said, 0, _TYPE_READ)
     return WebPage(
         url=str(url),
         status=response.status_code,
         media_type=media_type,
-        charset=_charset(said),
+        charset=charset[1].lower() if charset else None,
         body=await _body(url, response, max_bytes=max_bytes),
     )
-
-
-def _charset(content_type: str) -> str | None:
-    # httpx2's parser is not used: it calls the standard library's, which is quadratic and raises other errors.
-    found = _CHARSET.search(content_type, 0, _TYPE_READ)
-    return found[1].lower() if found else None
 
 
 def _fits(media_type: str, wanted: str) -> bool:
@@ -261,9 +259,3 @@ async def _body(url: httpx2.URL, response: httpx2.Response, *, max_bytes: int) -
         return unpacker.finish()
     except InvalidCompression as error:
         raise BadResponse(f"{_shorten_url(url)} sent a body that cannot be decompressed: {error}") from error
-
-
-def _why_not(url: httpx2.URL, failure: httpx2.TransportError | None) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in str(failure):
-        return f"{url.host} has no trusted certificate for its name."
-    return f"{url.host} refuses connections."

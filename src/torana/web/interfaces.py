@@ -44,13 +44,9 @@ def read_interfaces() -> Interfaces:
                     address = ip_address(text.partition("%")[0])
                     addresses.add(address)
                     if entry.netmask:
-                        networks.add(_network_of(address, entry.netmask))
+                        prefix = int(ip_address(entry.netmask)).bit_count()
+                        networks.add(ip_network(f"{address}/{prefix}", strict=False))
     except (OSError, ValueError, psutil.Error) as error:
         raise InterfacesUnreadable(str(error)) from error
     counted = (network for network in networks if network.prefixlen >= _SHORTEST_PREFIX[network.version])
     return Interfaces(addresses=frozenset(addresses), networks=frozenset(counted))
-
-
-def _network_of(address: Address, netmask: str) -> IPv4Network | IPv6Network:
-    prefix = int(ip_address(netmask)).bit_count()
-    return ip_network(f"{address}/{prefix}", strict=False)
