@@ -158,7 +158,7 @@ class TurnAgent:
         messages = [*settled, *result.new_messages()]
         return Answer(
             reply=watch.text,
-            model=_model_name(responses_of(messages)),
+            model=next(filter(None, (one.model_name for one in reversed(responses_of(messages)))), "unknown"),
             history=history.dump(without_note(messages, turn.content), speaker=turn.user),
             opened_tools=run.opened_tools.to_store,
         )
@@ -193,7 +193,3 @@ def _usage_of(settled: Sequence[ModelMessage]) -> RunUsage:
         else:
             used.tool_calls += sum(isinstance(part, ToolReturnPart) for part in message.parts)
     return used
-
-
-def _model_name(responses: Sequence[ModelResponse]) -> str:
-    return next((r.model_name for r in reversed(responses) if r.model_name), "unknown")

@@ -111,7 +111,7 @@ class Compaction:
         except Exception as error:  # noqa: BLE001 - no caller sees it
             _log.warning(
                 "summary_failed",
-                extra=_place(turn) | {"reason": _describe_error(error)},
+                extra=_place(turn) | {"reason": str(error) or type(error).__name__},
             )
         else:
             _log.info("summary_stored", extra=_place(turn) | {"kept": kept})
@@ -186,7 +186,3 @@ def _summary_prompt(overdue: Overdue) -> str:
 
 def _place(turn: Turn) -> dict[str, str]:
     return {"turn_id": turn.id, "session_id": turn.session_id}
-
-
-def _describe_error(error: Exception) -> str:
-    return str(error) or type(error).__name__

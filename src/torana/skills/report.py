@@ -63,7 +63,9 @@ def report_on(skill: Skill, *, core: Collection[str]) -> SkillReport:
     Raises ``SkillInvalid`` if the folder is broken or was deleted.
     """
     files = find_files(skill.path)
-    few, count = _few(chain(_find_replaced_skill(skill, core), _findings(files, scripts=skill.needs.scripts)))
+    replaced = [ReportFinding(kind="replaces-core", file="SKILL.md", excerpt=skill.slug)]
+    found = _findings(files, scripts=skill.needs.scripts)
+    few, count = _few(chain(replaced if skill.slug in core else (), found))
     order = {kind: place for place, kind in enumerate(KINDS)}
     few.sort(key=lambda finding: (order[finding.kind], finding.file, finding.line or 0))
     shown = few[:FINDINGS_LIMIT]
@@ -74,11 +76,6 @@ def report_on(skill: Skill, *, core: Collection[str]) -> SkillReport:
         findings=tuple(shown),
         more=count - len(shown),
     )
-
-
-def _find_replaced_skill(skill: Skill, core: Collection[str]) -> Iterator[ReportFinding]:
-    if skill.slug in core:
-        yield ReportFinding(kind="replaces-core", file="SKILL.md", excerpt=skill.slug)
 
 
 def _few(findings: Iterable[ReportFinding]) -> tuple[list[ReportFinding], int]:
@@ -99,7 +96,8 @@ def _findings(files: Iterable[SkillFile], *, scripts: Collection[str]) -> Iterat
         room -= len(data)
         text = _text(data, whole=len(data) == file.size)
         if text is None and (file.name in scripts or not _is_picture(data)):
-            yield ReportFinding(kind="binary", file=file.name, excerpt=_what(data))
+            what = next((name for magic, name in _MAGIC.items() if data.startswith(magic)), "no text in UTF-8")
+            yield ReportFinding(kind="binary", file=file.name, excerpt=what)
         if len(data) < file.size:
             yield ReportFinding(kind="not-searched", file=file.name, excerpt=f"after {len(data):,} bytes")
         if text is not None:
@@ -144,10 +142,6 @@ def _is_picture(data: bytes) -> bool:
     return data.startswith(_PICTURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
 
 
-def _what(data: bytes) -> str:
-    return next((what for magic, what in _MAGIC.items() if data.startswith(magic)), "no text in UTF-8")
-
-
 def _in_bytes(name: str, data: bytes) -> Iterator[ReportFinding]:
     """Yield findings in the text between the bytes of a binary file: a shell skips bytes it cannot parse.
 
@@ -170,9 +164,7 @@ def _in_text(name: str, text: str) -> Iterator[ReportFinding]:
             piece = line[start : start + _PIECE + _OVERLAP]
             for kind, at in find_suspicious(piece):
                 seen[kind] += 1  # ``_few`` shows no more than the first ones
-                excerpt = _excerpt(piece, at) if seen[kind] <= _OF_A_KIND else ""
+                excerpt = ""
+                if seen[kind] <= _OF_A_KIND:
+                    excerpt = escape_unprintable(piece[max(0, at - 20) : at + _EXCERPT].strip())[:_EXCERPT]
                 yield ReportFinding(kind=kind, file=name, line=number, excerpt=excerpt)
-
-
-def _excerpt(text: str, at: int) -> str:
-    return escape_unprintable(text[max(0, at - 20) : at + _EXCERPT].strip())[:_EXCERPT]

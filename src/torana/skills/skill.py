@@ -100,7 +100,10 @@ def parse_skill(directory: Path, *, source: Source) -> Skill:
     description = _description(fields)
     return Skill(
         slug=slug,
-        title=_truncate(text_of(metadata.get("title")) or heading_of(body) or _spaced_name(slug), TITLE_LIMIT),
+        title=_truncate(
+            text_of(metadata.get("title")) or heading_of(body) or slug.replace("-", " ").capitalize(),
+            TITLE_LIMIT,
+        ),
         source=source,
         description=_truncate(description, DESCRIPTION_LIMIT),
         instructions=body,
@@ -182,10 +185,6 @@ def _label(fields: Fields, key: str) -> str | None:
 
 def _truncate(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def _spaced_name(slug: str) -> str:
-    return slug.replace("-", " ").capitalize()
 
 
 def _suggest_slug(name: str) -> str:

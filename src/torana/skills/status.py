@@ -137,7 +137,9 @@ class SkillStatuses:
         for skill in catalogue.loaded:
             decision = self._installed.decision_of(skill)
             told.add(decision.slug if decision else "")
-            yield _active(skill, decision)
+            changed = decision is not None and decision.granted is not None and not _holds(decision, skill)
+            fault = _NOT_GRANTED_ANY_MORE if changed else None
+            yield _build_status(skill, decision, state="active", fault=fault)
         for item in catalogue.broken:
             decision = self._installed.decision(item.slug)
             ours = decision is not None and item.path == self._installed.path(decision)
@@ -165,11 +167,6 @@ def _waiting_status(item: Item, decision: SkillDecision) -> SkillStatus:
         return _build_status(item, decision, state="changed", fault=CHANGED)
     state: StandingState = "quarantine" if decision.state == "quarantine" else "disabled"
     return _build_status(item, decision, state=state, fault=_SHADOWED if decision.state == "active" else None)
-
-
-def _active(skill: Skill, decision: SkillDecision | None) -> SkillStatus:
-    changed = decision is not None and decision.granted is not None and not _holds(decision, skill)
-    return _build_status(skill, decision, state="active", fault=_NOT_GRANTED_ANY_MORE if changed else None)
 
 
 def _holds(decision: SkillDecision, skill: Skill) -> bool:

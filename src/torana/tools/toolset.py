@@ -62,9 +62,10 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
 
     async def get_tools(self, ctx: RunContext[ToolContext]) -> dict[str, ToolsetTool[ToolContext]]:
         if ctx.max_retries not in self._described:
-            tools = await super().get_tools(ctx)
+            # No model receives the return schema, and pydantic-ai would remove it before every request.
             self._described[ctx.max_retries] = {
-                name: _without_return_schema(tool) for name, tool in tools.items()
+                name: replace(tool, tool_def=replace(tool.tool_def, return_schema=None))
+                for name, tool in (await super().get_tools(ctx)).items()
             }
         return dict(self._described[ctx.max_retries])
 
@@ -83,11 +84,6 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
             async with self._shares.slot(name, user):
                 return await call()
         return await self._threads.run(call, user=user)
-
-
-def _without_return_schema(tool: ToolsetTool[ToolContext]) -> ToolsetTool[ToolContext]:
-    """Remove the return schema: no model receives it, and pydantic-ai would remove it before every request."""
-    return replace(tool, tool_def=replace(tool.tool_def, return_schema=None))
 
 
 def build_toolset(

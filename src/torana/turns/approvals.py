@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -183,7 +183,8 @@ class Approvals:
         """Return the owner's open approvals, newest first. Raises ``InvalidField`` for an invalid cursor."""
         before = read_cursor(after, TIME_KEY)
         work = partial(rows.list_open, owner=owner, now=self._clock(), before=before, limit=limit + 1)
-        return cut(await self._database.run(work), limit, _place, TIME_KEY, size=rows.size_of)
+        found = await self._database.run(work)
+        return cut(found, limit, lambda one: (one.created_at, one.id), TIME_KEY, size=rows.size_of)
 
     def wake(self, approval: Approval) -> None:
         """Continue the call that waits for this approval. Call it after the commit."""
@@ -196,15 +197,13 @@ class Approvals:
 
     def _denial(self, turn: Turn, question: Question) -> str | None:
         """Return the reason to deny a call without a question, or None."""
-        if not self._can_be_asked(turn):
+        if turn.account is None:
+            has_person = not turn.is_scheduled
+        else:
+            has_person = turn.place is not None and self._can_ask(turn.account)
+        if not has_person:
             return _NOBODY
         return _TOO_LONG if are_too_long(question.arguments) else None
-
-    def _can_be_asked(self, turn: Turn) -> bool:
-        """Return whether a person can be asked: an HTTP caller, or a chat on a platform."""
-        if turn.account is not None:
-            return turn.place is not None and self._can_ask(turn.account)
-        return not turn.is_scheduled
 
     def _new(self, turn: Turn, question: Question, said: str) -> Approval:
         now = self._clock()
@@ -274,13 +273,10 @@ class Approvals:
             self.wake(approval)
             return approval
 
-        return await asyncio.shield(self._keep_task(both()))
-
-    def _keep_task(self, work: Coroutine[Any, Any, Approval]) -> asyncio.Task[Approval]:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(both())
         self._deciding.add(task)
         task.add_done_callback(self._deciding.discard)
-        return task
+        return await asyncio.shield(task)
 
 
 def answer(
@@ -411,7 +407,3 @@ def _decision(approval: Approval) -> ApprovalDecision:
             return ApprovalDecision(approved=False, reason=f"it was denied{why}")
         case _:
             return ApprovalDecision(approved=False, reason=_NO_ANSWER)
-
-
-def _place(approval: Approval) -> tuple[datetime, str]:
-    return approval.created_at, approval.id

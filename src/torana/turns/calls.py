@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeVar
 from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 
 from torana.agent.approval import without_changed_arguments
-from torana.agent.journal import Call
 from torana.agent.journal_hooks import result_text
 from torana.agent.text import arguments_of
 from torana.messages import Turn
@@ -66,7 +65,11 @@ class _Result:
 def calls_of(turn: Turn, records: CallRecords, now: datetime) -> list[ToolCall]:
     messages = [message for body in records.bodies for message in history.load(body)]
     called = {part.tool_call_id: part for part in _parts(messages, ToolCallPart)}
-    results = {call.id: _recorded(call) for call in map(call_of, records.journaled) if call.state != "started"}
+    journaled = (call for call in map(call_of, records.journaled) if call.state != "started")
+    results = {
+        call.id: _Result("completed" if call.state == "completed" else "failed", result_text(call))
+        for call in journaled
+    }
     results |= {part.tool_call_id: _result(part) for part in _parts(messages, ToolReturnPart)}
     # A later attempt of a call replaces an earlier one.
     times = {step.call_id or "": step for step in records.times}
@@ -109,7 +112,3 @@ def _result(part: ToolReturnPart[Any]) -> _Result:
     shown = replace(part, content=without_changed_arguments(part.content))
     text = shown.model_response_str(wrap_if_error=False)
     return _Result("completed" if part.outcome == "success" else "failed", text)
-
-
-def _recorded(call: Call) -> _Result:
-    return _Result("completed" if call.state == "completed" else "failed", result_text(call))

@@ -153,22 +153,20 @@ class TurnJournal:
             return await self._run(work)
 
         def both(connection: Connection) -> tuple[Settled, T]:
-            return self._settle(connection, step), work(connection)
+            rows.settle(connection, _step_row(self._turn, step))
+            return self._charge(connection, step), work(connection)
 
         settled, result = await _persist(self._run, self.timings, both)
         self._note(settled)
         self._on_settled()
         return result
 
-    def _settle(self, connection: Connection, step: Step) -> Settled:
-        rows.settle(connection, _step_row(self._turn, step))
+    def _charge(self, connection: Connection, step: Step) -> Settled:
         return self._requested(self._budgets.settle(connection, self._turn, responses_of(step.messages)))
 
     def _start(self, connection: Connection, call: Call, step: Step | None) -> Settled:
         rows.start(connection, _call_row(self._turn, call), step and _step_row(self._turn, step))
-        if step is None:
-            return Settled()
-        return self._requested(self._budgets.settle(connection, self._turn, responses_of(step.messages)))
+        return Settled() if step is None else self._charge(connection, step)
 
     def _finish(self, connection: Connection, call: Call) -> Settled:
         rows.finish(connection, _call_row(self._turn, call))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from types import TracebackType
+from typing import Any
 
 from torana.workers.fair_slots import FairSlots
 
@@ -48,11 +48,9 @@ class Slot:
         await self._limit.__aenter__()
         await self._acquire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         self._release()
-        await self._limit.__aexit__(kind, raised, trace)
+        await self._limit.__aexit__(*raised)
 
     @asynccontextmanager
     async def release_while_waiting(self) -> AsyncGenerator[None]:

@@ -281,7 +281,10 @@ class _Client(discord.Client):
         """Return the latest messages of a channel, the oldest first."""
         try:
             async with asyncio.timeout_at(until):
-                channel = await self._open_direct_channel(where) if isinstance(where, int) else where
+                if isinstance(where, int):  # opening a direct chat does not notify the user
+                    channel = self._remember(await self.create_dm(discord.Object(where)))
+                else:
+                    channel = where
                 after = discord.utils.utcnow() - self._age
                 found = channel.history(limit=_MESSAGES, after=after, oldest_first=False)
                 return [message async for message in found][::-1]
@@ -289,10 +292,6 @@ class _Client(discord.Client):
             extra = {"error": f"{type(error).__name__}: {error}"}
             _log.warning("discord_missed_messages_not_fetched", extra=extra)
             return []
-
-    async def _open_direct_channel(self, person: int) -> discord.DMChannel:
-        """Return the direct chat with a user, without notifying the user."""
-        return self._remember(await self.create_dm(discord.Object(person)))
 
     def _remember(self, chat: discord.DMChannel) -> discord.DMChannel:
         """Remember a direct chat: after a lost session, Discord does not list direct chats."""

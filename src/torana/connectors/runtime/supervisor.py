@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from pydantic import SecretStr
 
@@ -275,12 +275,10 @@ async def _wait_until_ready(tasks: set[asyncio.Task[Any]], sink: _ConnectionSink
 
 
 def _secrets_of(connector: Connector[Any]) -> list[str]:
-    values = dict(connector.settings).values()
-    items = [item for value in values for item in (_as_tuple(value))]
+    values: Iterable[Any] = dict(connector.settings).values()
+    items: list[Any] = []
+    for value in values:
+        items += value if isinstance(value, tuple) else (value,)
     return [
         item.get_secret_value() for item in items if isinstance(item, SecretStr) and item.get_secret_value()
     ]
-
-
-def _as_tuple(value: object) -> tuple[object, ...]:
-    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)

@@ -191,10 +191,6 @@ def _escape_backticks(code: str) -> str:
     return code.replace("`", "ˋ")
 
 
-def _escape_markdown(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text)
-
-
 def _html(text: str) -> str:
     return escape(text, quote=False)
 
@@ -237,7 +233,7 @@ def _break_mentions(text: str) -> str:
 
 
 _DISCORD = Dialect(
-    text=lambda text: _break_mentions(_escape_markdown(text)),
+    text=lambda text: _break_mentions(_SPECIAL.sub(r"\\\g<0>", text)),
     marks={"strong": ("**", "**"), "em": ("*", "*"), "s": ("~~", "~~"), "code": ("`", "`")},
     block=("```\n", "\n```"),
     code=lambda code: _break_mentions(_escape_fences(code)),

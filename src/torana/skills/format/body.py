@@ -26,7 +26,8 @@ def examples_of(body: str) -> tuple[str, ...]:
     At most 50, each of at most 300 characters; longer items are omitted.
     """
     bullets = (_BULLET.match(line) for line in _example_lines(body))
-    texts = (_unquote(" ".join(bullet[1].split())) for bullet in bullets if bullet)
+    lines = (" ".join(bullet[1].split()) for bullet in bullets if bullet)
+    texts = (one[1:-1].strip() if len(one) > 1 and one[0] + one[-1] in _QUOTES else one for one in lines)
     return tuple(text for text in texts if 0 < len(text) <= EXAMPLE_LIMIT)[:EXAMPLES_LIMIT]
 
 
@@ -50,7 +51,3 @@ def _prose(body: str) -> Iterator[str]:
             fence = opening[1]
         else:
             yield line
-
-
-def _unquote(text: str) -> str:
-    return text[1:-1].strip() if len(text) > 1 and text[0] + text[-1] in _QUOTES else text

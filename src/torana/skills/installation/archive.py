@@ -127,13 +127,9 @@ def _unpack(archive: bytes, writer: _Writer) -> None:
     elif archive[:2] == b"\x1f\x8b":
         _unpack_tar(archive, writer)
     else:
-        raise SkillInvalid(_other(archive))
-
-
-def _other(archive: bytes) -> str:
-    found = next((name for magic, name in _OTHERS.items() if archive.startswith(magic)), None)
-    what = f"This is packed with {found}" if found else "This is not an archive"
-    return f"{what}; use a zip file or a .tar.gz."
+        found = next((name for magic, name in _OTHERS.items() if archive.startswith(magic)), None)
+        what = f"This is packed with {found}" if found else "This is not an archive"
+        raise SkillInvalid(f"{what}; use a zip file or a .tar.gz.")
 
 
 class _Writer:
@@ -171,11 +167,12 @@ class _Writer:
             path.chmod(0o755 if entry.executable else 0o644)
 
     def _take(self, entry: _Entry) -> None:
-        key = _fold_name("/".join(entry.parts))
+        # As a case-insensitive, Unicode-normalising file system compares names.
+        key = normalize("NFC", normalize("NFKC", "/".join(entry.parts)).casefold())
         known = self._taken.setdefault(key, entry)
         if known is not entry and (known.parts != entry.parts or "file" in (known.kind, entry.kind)):
             raise SkillInvalid(
-                f"{_entry_label(entry)} is in the archive twice, "
+                f"{'/'.join(entry.parts)!r} is in the archive twice, "
                 "or differs from another name only in case; rename one of them."
             )
 
@@ -358,12 +355,3 @@ def _parts(name: str) -> tuple[str, ...]:
     if len(name.encode()) > PATH_LIMIT or len(parts) > DEPTH_LIMIT or any(len(p.encode()) > 255 for p in parts):
         raise SkillInvalid(f"The name {name[:80]!r}… in the archive is too long or too deep; shorten it.")
     return parts
-
-
-def _fold_name(name: str) -> str:
-    """Return the name as a case-insensitive, Unicode-normalising file system compares it."""
-    return normalize("NFC", normalize("NFKC", name).casefold())
-
-
-def _entry_label(entry: _Entry) -> str:
-    return repr("/".join(entry.parts))

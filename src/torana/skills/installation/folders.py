@@ -32,7 +32,7 @@ class StoredFolders:
 
     async def restore_missing(self, decisions: Iterable[SkillDecision]) -> None:
         """Unpack the archive of each missing folder, such as one that another replica installed."""
-        for folder in _folders(decisions):
+        for folder in (folder for decision in decisions for folder in decision.folders):
             if (self._root / folder).exists():
                 continue
             archive = await self._database.run(partial(skill_archives.read, folder=folder))
@@ -54,10 +54,6 @@ class StoredFolders:
                     _log.warning("skill_not_stored", extra={"folder": folder, "reason": str(error)})
                 else:
                     await self._database.run(partial(skill_archives.put, folder=folder, archive=archive))
-
-
-def _folders(decisions: Iterable[SkillDecision]) -> list[str]:
-    return [folder for decision in decisions for folder in decision.folders]
 
 
 def _pack(folder: Path) -> bytes:

@@ -58,7 +58,10 @@ def read_source(text: str, *, local: bool) -> SkillSource:
     address, _, revision = text.partition("#")
     # Without `local`, the caller must not learn which paths exist.
     if local and _is_path(text):
-        return _local_source(_path(text))
+        path = _path(text)
+        if not path.is_file() and not path.is_dir():
+            raise SkillInvalid(f"{path} is neither a file nor a folder.")
+        return SkillSource(kind="file" if path.is_file() else "folder", address=str(path))
     if local and _is_path(address):
         return _git_source(str(_path(address)), revision)
     if text.startswith(("git+", "ssh://", "git://")) or _SCP.fullmatch(address):
@@ -89,12 +92,6 @@ def split_address(address: str) -> SplitResult:
             "The host or port of the source is not valid; write it as https://host/path."
         ) from None
     return parts
-
-
-def _local_source(path: Path) -> SkillSource:
-    if not path.is_file() and not path.is_dir():
-        raise SkillInvalid(f"{path} is neither a file nor a folder.")
-    return SkillSource(kind="file" if path.is_file() else "folder", address=str(path))
 
 
 def pack_folder(folder: Path) -> bytes:

@@ -66,10 +66,5 @@ def _find(page: Iterable[SessionText], about: str, count: int) -> list[SessionTe
 
 def _quote(item: SessionText, *, reader: str | None) -> str:
     text = item.text if len(item.text) <= _EXCERPT else item.text[:_EXCERPT] + " …"
-    return f"{_speaker_name(item, reader)} said: {indent_below(text)}"
-
-
-def _speaker_name(item: SessionText, reader: str | None) -> str:
-    if item.speaker == "assistant":
-        return "I"
-    return "You" if item.user == reader else item.user or "Someone"
+    user = "You" if item.user == reader else item.user or "Someone"
+    return f"{'I' if item.speaker == 'assistant' else user} said: {indent_below(text)}"

@@ -109,13 +109,9 @@ def _render_values(values: list[object]) -> str:
         note = f"\n(There are more; these are the first {VALUES_LIMIT}.)"
     if len(text) > ANSWER_LIMIT:
         note = f"\n(Cut after {ANSWER_LIMIT:,} characters; ask for a smaller part.)"
-    return _storable(text[:ANSWER_LIMIT]) + note
+    # JSON escapes can contain U+0000 and single surrogates, which the database cannot store.
+    return text[:ANSWER_LIMIT].replace("\0", "�").encode("utf-8", "replace").decode("utf-8") + note
 
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _storable(text: str) -> str:
-    """Replace U+0000 and single surrogates, which JSON escapes can contain and the database cannot store."""
-    return text.replace("\0", "�").encode("utf-8", "replace").decode("utf-8")

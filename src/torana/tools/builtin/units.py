@@ -198,7 +198,9 @@ def _factor(text: str) -> tuple[str, int]:
     match = _FACTOR.fullmatch(text)
     name = _find_unit(match["name"]) if match else None
     if match is None or name is None:
-        raise ToolError(_unknown(text))
+        near = difflib.get_close_matches(text.lower().replace(" ", "_"), _units().names, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "write its usual name, such as km or pounds."
+        raise ToolError(f"The unit “{_unit_label(text)}” is unknown; {hint}")
     power = match["before"] or match["digit"] or match["after"]
     return name, _POWERS[power.lower()] if power else 1
 
@@ -209,12 +211,6 @@ def _find_unit(text: str) -> str | None:
         return _ALIASES.get(name)
     alias = _EXACT.get(name) or _ALIASES.get(name.lower())
     return alias or _units().canonical_name(name) or _units().canonical_name(name.lower())
-
-
-def _unknown(text: str) -> str:
-    near = difflib.get_close_matches(text.lower().replace(" ", "_"), _units().names, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "write its usual name, such as km or pounds."
-    return f"The unit “{_unit_label(text)}” is unknown; {hint}"
 
 
 def _unit_label(unit: str) -> str:

@@ -39,14 +39,12 @@ def replace_lone_surrogates(document: bytes) -> bytes:
     try:
         text = json.dumps(json.loads(document), ensure_ascii=False)
         replaced = text.encode(errors="replace")
-        return document if replaced == text.encode(errors="surrogatepass") else _escape(replaced)
+        if replaced == text.encode(errors="surrogatepass"):
+            return document
+        # In ASCII, because some characters end a line of an event stream.
+        return json.dumps(json.loads(replaced)).encode()
     except (ValueError, RecursionError):  # the library refuses it
         return document
-
-
-def _escape(document: bytes) -> bytes:
-    """Return the document in ASCII: some characters end a line of an event stream."""
-    return json.dumps(json.loads(document)).encode()
 
 
 def instructs(text: str) -> bool:

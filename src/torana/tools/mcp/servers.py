@@ -10,7 +10,6 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torana.errors import ConfigInvalid, NotFound
@@ -170,10 +169,6 @@ async def _opener(*, path: str, homes: Path) -> Opens:
         if (error.name or "").startswith("torana"):
             raise
         raise ConfigInvalid(_missing_library()) from error
-    return _opens(module, path=path, homes=homes)
-
-
-def _opens(module: ModuleType, *, path: str, homes: Path) -> Opens:
     surroundings = module.ProgramEnvironment(path=path, homes=homes)
     return partial(module.open_connection, surroundings=surroundings)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -193,7 +193,9 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
         self._latest, self._known = listing, known
         offers = tuple(offer for offer in listing.offers if offer not in new)
         shown = Listing(offers=offers, left_out=(*held, *listing.left_out))
-        self.status = replace(self.status, listing=shown, held=_digest([offer.digest for offer in new]))
+        waiting = "".join(sorted(offer.digest for offer in new))
+        digest = sha256(waiting.encode()).hexdigest()[:16] if new else None
+        self.status = replace(self.status, listing=shown, held=digest)
         for one in shown.left_out[:20]:
             extra = {"server": self._server.name, "tool": one.tool, "reason": one.reason}
             _log.warning("mcp_tool_not_offered", extra=extra)
@@ -225,7 +227,3 @@ def _describe_error(error: BaseException, server: Server) -> str:
     if isinstance(error, ConnectionError):
         return str(error)
     return f"{type(error).__name__}: {error}"
-
-
-def _digest(digests: Sequence[str]) -> str | None:
-    return sha256("".join(sorted(digests)).encode()).hexdigest()[:16] if digests else None

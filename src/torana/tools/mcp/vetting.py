@@ -60,7 +60,8 @@ def vet(server: Server, tools: Iterable[Mapping[str, Any]], *, more: bool, taken
             offer = _offer(server, name, tool)
             _admit(offer, len(offers), size, taken=taken | offers.keys())
         except _Unfit as error:
-            left_out.append(LeftOut(tool=_printable(name), reason=str(error)))
+            printable = json.dumps(name[:100])[1:-1]
+            left_out.append(LeftOut(tool=printable, reason=str(error)))
         else:
             offers[offer.name] = offer
             size += offer.size
@@ -198,7 +199,3 @@ def _texts(value: Any) -> Iterator[str]:
         for key, item in cast("Mapping[str, Any]", value).items():
             yield key
             yield from _texts(item)
-
-
-def _printable(name: str) -> str:
-    return json.dumps(name[:100])[1:-1]

@@ -93,7 +93,8 @@ class Bubblewrap:
         found = shutil.which(program, path=PATH)
         real = os.path.realpath(found) if found else ""
         visible = real.startswith(("/usr/", *(f"{folder}/" for folder in _SYSTEM)))
-        return found if visible and not self._is_hidden(Path(real)) else None
+        hidden = any(Path(real).is_relative_to(place) for place in self._hidden)
+        return found if visible and not hidden else None
 
     def open(self, job: Job, held: ExitStack) -> dict[str, int]:
         """Return descriptors of the job's directories by path, which ``held`` closes. Blocks.
@@ -174,9 +175,6 @@ class Bubblewrap:
             if path.is_relative_to("/usr") and path.is_dir():
                 yield from ("--tmpfs", str(path), "--remount-ro", str(path))
         yield from ("--remount-ro", "/", "--chdir", FOLDER)
-
-    def _is_hidden(self, path: Path) -> bool:
-        return any(path.is_relative_to(hidden) for hidden in self._hidden)
 
     def _program(self, name: str) -> tuple[str, ...]:
         path = shutil.which(name, path=PATH)

@@ -263,7 +263,8 @@ class Email(Connector[EmailSettings]):
         message = EmailMessage(policy=SMTP_POLICY)
         message["From"] = Address(display_name=line(self.settings.name, 100), addr_spec=self._address)
         message["To"] = place.chat
-        message["Subject"] = _subject(line(place.reply_to.get("subject", ""), 200))
+        subject = line(place.reply_to.get("subject", ""), 200)
+        message["Subject"] = subject if _REPLY.match(subject) else f"Re: {subject}".strip()
         message["Date"] = datetime.now(UTC)
         message["Message-ID"] = f"<{part.key}@{self._address.rpartition('@')[2]}>"
         references = MESSAGE_ID.findall(place.reply_to.get("references", "") or place.thread or "")
@@ -370,10 +371,6 @@ def _text(letter: ParsedEmail) -> str:
 def _reply_to(letter: ParsedEmail) -> dict[str, str]:
     references = [*letter.references[:1], *letter.references[1:][1 - REFERENCES_LIMIT :]]
     return {"id": letter.id, "subject": letter.subject, "references": " ".join(references)}
-
-
-def _subject(subject: str) -> str:
-    return subject if _REPLY.match(subject) else f"Re: {subject}".strip()
 
 
 def _attachment(file: MailFile) -> Attachment:

@@ -51,11 +51,10 @@ class IrcMessage:
 
 def _tags(text: str) -> dict[str, str]:
     pairs = (tag.partition("=") for tag in text.split(";") if tag)
-    return {name: re.sub(r"\\(.?)", _unescape, value) for name, _, value in pairs}
-
-
-def _unescape(found: re.Match[str]) -> str:
-    return _TAG_ESCAPES.get(found[1], found[1])
+    return {
+        name: re.sub(r"\\(.?)", lambda found: _TAG_ESCAPES.get(found[1], found[1]), value)
+        for name, _, value in pairs
+    }
 
 
 def wrap(text: str, limit: int) -> list[str]:

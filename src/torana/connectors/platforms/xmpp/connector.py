@@ -323,9 +323,11 @@ class Xmpp(Connector[XmppSettings]):
             return None
         room, direct = self._rooms.get(sender.bare), message["type"] != "groupchat"
         if room is not None and not direct and sender.resource == room.nick:
-            self._on_own_message(message["id"])
+            answer = self._sent.get(message["id"])
+            if answer is not None and not answer.done():
+                answer.set_result(None)
             return None
-        if any(_has(message, path) for path in _NO_MESSAGE):
+        if any(message.xml.find(path) is not None for path in _NO_MESSAGE):
             return None
         # A room's own messages and its history are not for the account.
         if (room is not None and not sender.resource) or (
@@ -345,11 +347,6 @@ class Xmpp(Connector[XmppSettings]):
             said_at=_said_at(message),
         )
 
-    def _on_own_message(self, name: str) -> None:
-        answer = self._sent.get(name)
-        if answer is not None and not answer.done():
-            answer.set_result(None)
-
 
 def _private_place(sender: JID, who: str) -> Place:
     """Return the place of a private chat in a room.
@@ -357,10 +354,6 @@ def _private_place(sender: JID, who: str) -> Place:
     Another user may have the nick later. The thread therefore names the user, if the room reveals addresses.
     """
     return Place(chat=sender.full, thread=None if who == sender.full else who)
-
-
-def _has(message: Message, path: str) -> bool:
-    return message.xml.find(path) is not None
 
 
 def _said_at(message: Message) -> datetime | None:
