@@ -4,8 +4,7 @@ from torana.skills.errors import SkillFileError, SkillInvalid
 from torana.skills.format.manifest import Needs
 from torana.skills.format.triggers import SkillTrigger
 from torana.skills.library import CORE_DIR, Catalogue, MissingRequirement, Skills
-from torana.skills.skill import BrokenSkill, Skill, Source, parse_skill
-from torana.skills.snapshot import copy_skill
+from torana.skills.skill import BrokenSkill, Skill, Source, copy_skill, parse_skill
 
 __all__ = [
     "CORE_DIR",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -113,10 +113,6 @@ def not_approved_message(slug: str) -> str:
 
 def serialize_needs(needs: Needs) -> str:
     return json.dumps(asdict(needs), sort_keys=True)
-
-
-def without_disabled(items: Iterable[Item], disabled: Collection[str]) -> list[Item]:
-    return [item for item in items if item.slug not in disabled]
 
 
 def _hides(folder: Path) -> bool:

@@ -21,7 +21,7 @@ from typing import TypedDict
 from torana.skills.directory import Item, SkillDirectory
 from torana.skills.errors import SkillFileError, SkillInvalid
 from torana.skills.folder import SkillFile, find_files, read_text
-from torana.skills.grants import InstalledSkills, without_disabled
+from torana.skills.grants import InstalledSkills
 from torana.skills.skill import BrokenSkill, Skill, Source
 
 #: The directory of the package's skills.
@@ -179,7 +179,8 @@ class Skills:
         by_hand = self._user.list_skills() if self._user else ()
         if self._installed is None:
             return [*by_hand]
-        return [*self._installed.list_skills(), *without_disabled(by_hand, self._installed.disabled_slugs())]
+        disabled = self._installed.disabled_slugs()
+        return [*self._installed.list_skills(), *(item for item in by_hand if item.slug not in disabled)]
 
     def _compose(self, items: Iterable[Item]) -> Catalogue:
         by_slug = {item.slug: item for item in items if isinstance(item, Skill)}

@@ -447,7 +447,7 @@ async def test_search_for_similar_words_compares_few_words_outside_of_the_event_
         searched.append((len(wanted), threading.current_thread() is threading.main_thread()))
         return list(known)
 
-    monkeypatch.setattr("torana.memory.resembling", search)
+    monkeypatch.setattr("torana.memory._resembling", search)
     await remember("I like tea")
 
     await memory.resembling("ana", "tea " * 5_000)

@@ -23,9 +23,8 @@ from torana.api.schemas.skills import (
 from torana.api.services import Services
 from torana.errors import ScopeMissing
 from torana.skills.installation.archive import PACKED_LIMIT
-from torana.skills.installation.installer import UPLOAD
+from torana.skills.installation.installer import UPLOAD, unknown_skill
 from torana.skills.installation.sources import ADDRESS_LIMIT
-from torana.skills.installation.versions import unknown_skill
 
 ARCHIVES = ("application/zip", "application/gzip", "application/octet-stream")
 

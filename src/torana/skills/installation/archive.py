@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import IO, Literal
 
 from torana.characters import normalize
 from torana.skills.errors import SkillInvalid
@@ -81,10 +81,6 @@ _DAMAGED = (
 )
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """A checked name in an archive, and its type."""
@@ -145,7 +141,7 @@ class _Writer:
         if self._entries > ENTRY_LIMIT:
             raise SkillInvalid(_TOO_MANY)
 
-    def add(self, entry: _Entry, body: _Readable | None) -> None:
+    def add(self, entry: _Entry, body: IO[bytes] | None) -> None:
         """Write an entry. A hidden file is read, so that its size counts, but not written."""
         if body is not None and not entry.parts:
             raise SkillInvalid("The archive contains a file without a name; create it again.")
@@ -176,7 +172,7 @@ class _Writer:
                 "or differs from another name only in case; rename one of them."
             )
 
-    def _chunks(self, body: _Readable) -> Iterator[bytes]:
+    def _chunks(self, body: IO[bytes]) -> Iterator[bytes]:
         while chunk := body.read(_CHUNK):
             self._room -= len(chunk)
             if self._room < 0:
@@ -249,7 +245,7 @@ class _TarStream(io.RawIOBase):
     by which a release of Python parses them.
     """
 
-    def __init__(self, stream: _Readable) -> None:
+    def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
         self._position = 0
         self._in_entry = False

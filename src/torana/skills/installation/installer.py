@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torana.aio import run_uncancellable
-from torana.errors import SkillChanged, SkillConflict, SkillRefused
+from torana.errors import NotFound, SkillChanged, SkillConflict, SkillRefused
 from torana.messages import utc_now
 from torana.skills.errors import SkillInvalid
 from torana.skills.grants import CHANGED, InstalledSkills, serialize_needs
@@ -19,9 +19,8 @@ from torana.skills.installation.decisions import StoredDecisions
 from torana.skills.installation.fetching import Fetcher
 from torana.skills.installation.sources import read_source
 from torana.skills.installation.staging import Staged, stage
-from torana.skills.installation.versions import SkillVersions, unknown_skill
-from torana.skills.library import Skills
-from torana.skills.skill import Skill
+from torana.skills.library import CORE_DIR, Skills
+from torana.skills.skill import Skill, parse_skill
 from torana.skills.status import SkillStatuses
 from torana.store.engine.database import Database
 from torana.store.rows.audit import Act
@@ -241,3 +240,52 @@ def _size_of(folders: Iterable[Path]) -> int:
 
 def _placed_by_hand(skill: Skill, *, at: datetime) -> SkillDecision:
     return SkillDecision(slug=skill.slug, digest=skill.digest, state="active", installed_at=at)
+
+
+class SkillVersions:
+    """Reads the versions of the operator's own skills."""
+
+    def __init__(self, *, statuses: SkillStatuses) -> None:
+        self._statuses = statuses
+
+    def get(self, slug: str, digest: str) -> tuple[Skill, bool]:
+        """Return the version whose files have this digest, and whether it is the newer one.
+
+        Raises ``SkillChanged`` if no version has it, and the errors of ``paths``.
+        """
+        faults: list[str] = []
+        for path, newer in self.paths(slug):
+            try:
+                skill = parse_skill(path, source="user")
+            except SkillInvalid as error:
+                faults.append(str(error))
+            else:
+                if skill.digest == digest:
+                    return skill, newer
+        if faults:
+            raise SkillRefused(f"{slug} cannot be loaded: {faults[0]}")
+        raise SkillChanged
+
+    def only(self, slug: str) -> Skill:
+        """Return the first version. Raises ``SkillRefused`` if it cannot be loaded, and ``paths``' errors."""
+        (path, _), *_ = self.paths(slug)
+        try:
+            return parse_skill(path, source="user")
+        except SkillInvalid as error:
+            raise SkillRefused(f"{slug} cannot be loaded: {error}") from error
+
+    def paths(self, slug: str) -> list[tuple[Path, bool]]:
+        """Return the folders of a user's skill, and whether each is the newer version.
+
+        Raises ``NotFound``, or ``SkillConflict`` for a core skill.
+        """
+        versions = list(self._statuses.versions(slug))
+        if not versions:
+            raise unknown_skill(slug)
+        if versions[0][0].parent == CORE_DIR:
+            raise SkillConflict(f"{slug} is part of the package; your own skill with this name can replace it.")
+        return versions
+
+
+def unknown_skill(slug: str) -> NotFound:
+    return NotFound(f"there is no skill {slug!r}; `torana skills list` lists all skills")

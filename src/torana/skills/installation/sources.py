@@ -99,7 +99,7 @@ def pack_folder(folder: Path) -> bytes:
 
     Raises ``SkillInvalid`` above a limit, and for a file that cannot be read.
     """
-    quota = _PackingQuota()
+    entries = size = 0
     packed = io.BytesIO()
     try:
         with (
@@ -107,7 +107,12 @@ def pack_folder(folder: Path) -> bytes:
             tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
         ):
             for path in _files_below(folder):
-                quota.take(path)
+                entries, size = entries + 1, size + path.lstat().st_size
+                if entries > ENTRY_LIMIT or size > UNPACKED_LIMIT:
+                    raise SkillInvalid(
+                        f"The folder has more than {ENTRY_LIMIT:,} entries or {UNPACKED_LIMIT >> 20} MiB; "
+                        "keep what the skill needs."
+                    )
                 archive.add(path, arcname=f"{folder.name}/{path.relative_to(folder)}", recursive=False)
     except (OSError, ValueError) as error:
         raise SkillInvalid(f"{folder} cannot be read ({error}); correct its permissions.") from error
@@ -126,22 +131,6 @@ def read_archive(file: Path) -> bytes:
             f"{file} has more than {PACKED_LIMIT >> 20} MiB; remove the files that the skill does not need."
         )
     return data
-
-
-class _PackingQuota:
-    """The entries and bytes that may still be packed."""
-
-    def __init__(self) -> None:
-        self._entries, self._bytes = ENTRY_LIMIT, UNPACKED_LIMIT
-
-    def take(self, path: Path) -> None:
-        self._entries -= 1
-        self._bytes -= path.lstat().st_size
-        if self._entries < 0 or self._bytes < 0:
-            raise SkillInvalid(
-                f"The folder has more than {ENTRY_LIMIT:,} entries or {UNPACKED_LIMIT >> 20} MiB; "
-                "keep what the skill needs."
-            )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
