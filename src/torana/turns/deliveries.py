@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -15,20 +16,13 @@ from torana.store.rows.audit import Act, record
 from torana.store.rows.deliveries import HELD, Delivery
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deliveries:
     """Lists and changes the deliveries of all accounts. Every change is recorded in the audit record."""
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        wake: Callable[[str], None],
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        """Call ``wake`` with the account of a changed delivery."""
-        self._database = database
-        self._wake = wake
-        self._clock = clock
+    database: Database
+    wake: Callable[[str], None]
+    clock: Callable[[], datetime] = utc_now
 
     async def list_deliveries(
         self,
@@ -41,24 +35,24 @@ class Deliveries:
         """Return the owner's deliveries, newest first. Raises ``InvalidField`` for an invalid cursor."""
         before = read_cursor(after, NUMBER_KEY)
         work = partial(rows.list_deliveries, owner=owner, state=state, before=before, limit=limit + 1)
-        return cut(await self._database.run(work), limit, lambda delivery: delivery.number, NUMBER_KEY)
+        return cut(await self.database.run(work), limit, lambda delivery: delivery.number, NUMBER_KEY)
 
     async def retry(self, owner: str, delivery_id: str, *, act: Act) -> Delivery:
         """Send a held delivery again, as if it were new; the platform may show it twice.
 
         Raises ``NotFound``, and ``NotHeld`` for a delivery that is not held.
         """
-        delivery = await self._database.run(
-            partial(_retry, owner=owner, delivery_id=delivery_id, at=self._clock(), act=act)
+        delivery = await self.database.run(
+            partial(_retry, owner=owner, delivery_id=delivery_id, at=self.clock(), act=act)
         )
-        self._wake(delivery.account)
+        self.wake(delivery.account)
         return delivery
 
     async def drop(self, owner: str, delivery_id: str, *, act: Act) -> Delivery:
         """Drop a held or pending delivery. Raises ``NotFound`` and ``NotHeld``."""
-        work = partial(_drop, owner=owner, delivery_id=delivery_id, at=self._clock(), act=act)
-        delivery = await self._database.run(work)
-        self._wake(delivery.account)  # the deliveries behind it no longer wait
+        work = partial(_drop, owner=owner, delivery_id=delivery_id, at=self.clock(), act=act)
+        delivery = await self.database.run(work)
+        self.wake(delivery.account)  # the deliveries behind it no longer wait
         return delivery
 
 

@@ -45,6 +45,7 @@ class SessionValues:
     archived: bool | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChanges:
     """Changes sessions as a whole. The owner may be ``EVERYONE``: then the session's owner is looked up.
 
@@ -52,18 +53,10 @@ class SessionChanges:
     ``NotFound`` for a session that the owner does not have, and ``Draining`` when the gateway stops.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        sessions: Sessions,
-        turns: Turns,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._database = database
-        self._sessions = sessions
-        self._turns = turns
-        self._clock = clock
+    database: Database
+    sessions: Sessions
+    turns: Turns
+    clock: Callable[[], datetime] = utc_now
 
     async def fork(
         self,
@@ -83,13 +76,13 @@ class SessionChanges:
         new = NewSession(
             session_id=new_id("ses"),
             channel=channel or new_id("ch"),
-            at=self._clock(),
+            at=self.clock(),
             turn_id=lambda: new_id("turn"),
             title_of=title_of,
         )
         work = partial(session_forks.fork, owner=source.owner, session_id=source.id, last=turn_id, new=new)
         noted = with_record(work, auditable_act(source.owner, act), "session.fork", source.id)
-        return session_of(await self._database.run(noted))
+        return session_of(await self.database.run(noted))
 
     async def change(
         self, owner: str, session_id: str, *, values: SessionValues, act: Act | None = None
@@ -100,17 +93,17 @@ class SessionChanges:
         if values.title is not UNCHANGED:
             columns["title"] = values.title
         if values.archived is not None and values.archived != (session.archived_at is not None):
-            columns["archived_at"] = self._clock() if values.archived else None
+            columns["archived_at"] = self.clock() if values.archived else None
         work = partial(session_rows.change, owner=session.owner, session_id=session.id, values=columns)
         noted = with_record(work, auditable_act(session.owner, act), "session.change", session.id)
-        return _there(await self._database.run(noted), session_id)
+        return _there(await self.database.run(noted), session_id)
 
     async def reset(self, owner: str, session_id: str, *, act: Act | None = None) -> Session:
         """Hide all earlier messages from the model, as ``/new`` does; they stay stored."""
         session = await self._session(owner, session_id)
         work = partial(session_rows.reset, owner=session.owner, session_id=session.id)
         noted = with_record(work, auditable_act(session.owner, act), "session.reset", session.id)
-        return _there(await self._database.run(noted), session_id)
+        return _there(await self.database.run(noted), session_id)
 
     async def delete(self, owner: str, session_id: str, *, act: Act | None = None) -> Deleted:
         """Cancel the session's turns, wait for their end, and delete the session.
@@ -120,28 +113,28 @@ class SessionChanges:
         cancelled.
         """
         session = await self._session(owner, session_id)
-        delete = partial(session_deletion.delete, owner=session.owner, session_id=session.id, at=self._clock())
+        delete = partial(session_deletion.delete, owner=session.owner, session_id=session.id, at=self.clock())
         work = with_record(delete, auditable_act(session.owner, act), "session.delete", session.id)
         for _ in range(_ROUNDS):
             await self._cancel_all(session)
             with suppress(SessionBusy):
-                deleted = await self._database.run(work)
+                deleted = await self.database.run(work)
                 if deleted is None:
                     raise _unknown(session_id)
-                self._turns.reader.forget(deleted.turns)
+                self.turns.reader.forget(deleted.turns)
                 return deleted
         raise SessionBusy("Messages of the session keep arriving. Delete the session when they have stopped.")
 
     async def _session(self, owner: str, session_id: str) -> Session:
-        self._turns.check_accepting()
-        return await self._sessions.get(owner, session_id)
+        self.turns.check_accepting()
+        return await self.sessions.get(owner, session_id)
 
     async def _cancel_all(self, session: Session) -> None:
         """Cancel the unfinished turns, newest first, so that no turn starts when an earlier turn ends."""
         work = partial(rows.of_channel, owner=session.owner, channel=session.channel)
-        for turn in reversed(await self._database.run(work)):
+        for turn in reversed(await self.database.run(work)):
             with suppress(NotFound, Erased):  # deleted in the meantime
-                await self._turns.cancel(turn.owner, turn.id)
+                await self.turns.cancel(turn.owner, turn.id)
 
 
 def _there(row: Mapping[Any, Any] | None, session_id: str) -> Session:

@@ -50,24 +50,17 @@ class WebPage:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedClient:
     """Fetches what the guard allows. It needs no closing.
 
     ``transport`` sends a request to the address in its URL; tests redirect it.
     """
 
-    def __init__(
-        self,
-        *,
-        guard: Guard,
-        agent: str = "torana",
-        tls: ssl.SSLContext | None = None,
-        transport: httpx2.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._guard = guard
-        self._agent = agent
-        self._tls = tls
-        self._given = transport
+    guard: Guard
+    agent: str = "torana"
+    tls: ssl.SSLContext | None = None
+    transport: httpx2.AsyncBaseTransport | None = None
 
     async def get(
         self,
@@ -134,7 +127,7 @@ class GuardedClient:
         url = request.url
         port = url.port or (443 if url.scheme == "https" else 80)
         failure: httpx2.TransportError | None = None
-        for address in await self._guard.resolve(url.raw_host.decode("ascii"), port):
+        for address in await self.guard.resolve(url.raw_host.decode("ascii"), port):
             try:
                 return await self._transport.handle_async_request(self._pin_address(request, address))
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
@@ -149,7 +142,7 @@ class GuardedClient:
         name = request.url.raw_host.decode("ascii")
         headers = request.headers.copy()
         headers["Host"] = request.url.netloc.decode("ascii")
-        headers["User-Agent"] = self._agent
+        headers["User-Agent"] = self.agent
         headers["Accept-Encoding"] = "gzip"
         return httpx2.Request(
             request.method,
@@ -163,8 +156,8 @@ class GuardedClient:
     def _transport(self) -> httpx2.AsyncBaseTransport:
         # For httpx2 the host is an IP address, and many names can share one address. On a reused connection,
         # the certificate would not be checked for the second name.
-        return self._given or httpx2.AsyncHTTPTransport(
-            verify=self._tls or httpx2.create_ssl_context(), limits=httpx2.Limits(max_keepalive_connections=0)
+        return self.transport or httpx2.AsyncHTTPTransport(
+            verify=self.tls or httpx2.create_ssl_context(), limits=httpx2.Limits(max_keepalive_connections=0)
         )
 
 

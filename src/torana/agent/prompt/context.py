@@ -35,40 +35,30 @@ class Context:
     opened_tools: OpenedTools
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contexts:
-    def __init__(
-        self,
-        *,
-        sessions: Sessions,
-        memory: Memory,
-        instructions: Instructions,
-        prompts: Prompts,
-        tool_list: ToolList,
-        recall_in_rooms: bool,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self.prompts = prompts
-        self._sessions = sessions
-        self._memory = memory
-        self._instructions = instructions
-        self._tool_list = tool_list
-        self._recall_in_rooms = recall_in_rooms
-        self._clock = clock
+    sessions: Sessions
+    memory: Memory
+    instructions: Instructions
+    prompts: Prompts
+    tool_list: ToolList
+    recall_in_rooms: bool
+    clock: Callable[[], datetime]
 
     async def of(self, turn: Turn, settled: Sequence[ModelMessage]) -> Context:
         """Build the context of a turn; ``settled`` are the messages that earlier attempts settled."""
-        window = await self._sessions.window(turn)
-        may_recall = self._recall_in_rooms or not window.shared
+        window = await self.sessions.window(turn)
+        may_recall = self.recall_in_rooms or not window.shared
         # The messages may hold private results from the time when the session had one user.
         messages = window.messages if may_recall else history.without_private_data(window.messages)
         memories = await self._recall(turn) if may_recall else []
         knowledge = Knowledge(shared=window.shared, memories=memories, before=window.before)
         opened_tools = OpenedTools(window.opened_tools)
-        opened_tools.open(self._tool_list.opened_in(settled))
-        note = self._instructions.note(turn, knowledge)
+        opened_tools.open(self.tool_list.opened_in(settled))
+        note = self.instructions.note(turn, knowledge)
         restored = await self.prompts.restore(settled, turn.owner)
         return Context(
-            instructions=self._instructions.render(turn, knowledge, now=self._clock()),
+            instructions=self.instructions.render(turn, knowledge, now=self.clock()),
             messages=[*messages, *restored],
             prompt=None if settled else with_note(await self.prompts.of(turn), note),
             may_recall=may_recall,
@@ -78,5 +68,5 @@ class Contexts:
     async def _recall(self, turn: Turn) -> list[str]:
         if turn.user is None:
             return []
-        found = await self._memory.recall(turn.user, turn.content, limit=_RECALLED)
+        found = await self.memory.recall(turn.user, turn.content, limit=_RECALLED)
         return [item.memory.text for item in found]

@@ -50,22 +50,14 @@ class _StandBy(RetryLater):
     """Another holder has the lease."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccountLease:
     """The lease of an account, among the holders that share a database."""
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        holder: str,
-        clock: Callable[[], datetime],
-        duration: timedelta = _LEASE,
-    ) -> None:
-        """``holder`` identifies this account of this process."""
-        self._database = database
-        self._holder = holder
-        self._clock = clock
-        self._duration = duration
+    database: Database
+    holder: str
+    clock: Callable[[], datetime]
+    duration: timedelta = _LEASE
 
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncGenerator[asyncio.Task[None]]:
@@ -74,22 +66,22 @@ class AccountLease:
         Raises ``RetryLater`` if another holder has it.
         """
         until = await self._take(name)
-        renewal = asyncio.create_task(self._renew(name, until), name=f"lease {self._holder}")
+        renewal = asyncio.create_task(self._renew(name, until), name=f"lease {self.holder}")
         try:
             yield renewal
         finally:
             renewal.cancel()
             with suppress(Exception):
-                await self._database.run(partial(leases.give_back, account=name, holder=self._holder))
+                await self.database.run(partial(leases.give_back, account=name, holder=self.holder))
 
     def records(self, name: str) -> AccountRecords:
-        return AccountRecords(database=self._database, account=name, holder=self._holder)
+        return AccountRecords(database=self.database, account=name, holder=self.holder)
 
     async def _take(self, name: str) -> datetime:
-        now = self._clock()
-        until = now + self._duration
-        work = partial(leases.take, account=name, holder=self._holder, now=now, until=until)
-        if not await self._database.run(work):
+        now = self.clock()
+        until = now + self.duration
+        work = partial(leases.take, account=name, holder=self.holder, now=now, until=until)
+        if not await self.database.run(work):
             raise _StandBy(
                 "another process, or another account of the settings, listens with these credentials",
                 seconds=_STANDBY,
@@ -99,16 +91,16 @@ class AccountLease:
     async def _renew(self, name: str, until: datetime) -> None:
         """Renew the lease three times in its duration, until it cannot be renewed."""
         while True:
-            await asyncio.sleep(min(self._duration.total_seconds() / 3, self._seconds_until(until)))
+            await asyncio.sleep(min(self.duration.total_seconds() / 3, self._seconds_until(until)))
             try:
                 async with asyncio.timeout(self._seconds_until(until)):
                     until = await self._take(name)
             except (StoreUnavailable, TimeoutError):
-                if self._clock() >= until:  # no other holder can take the lease before its end
+                if self.clock() >= until:  # no other holder can take the lease before its end
                     raise RetryLater("the lease expired and could not be renewed") from None
 
     def _seconds_until(self, until: datetime) -> float:
-        return max(0.0, (until - self._clock()).total_seconds())
+        return max(0.0, (until - self.clock()).total_seconds())
 
 
 class MessageHandler(Protocol):
