@@ -1,8 +1,12 @@
-"""Run model requests and tool calls through the journal."""
+"""Run model requests and tool calls through the journal, by ids of calls that are unique within a turn."""
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Set
 from dataclasses import replace
+from itertools import count
 from typing import Any, cast
 
 from pydantic import TypeAdapter
@@ -22,7 +26,6 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
-from torana.agent.call_ids import with_unique_ids
 from torana.agent.journal import Call, Journal
 from torana.agent.run import Run, step_number
 from torana.agent.text import whole, whole_in
@@ -33,6 +36,14 @@ UNKNOWN_OUTCOME = (
     "The gateway was interrupted while this call ran. Its outcome is unknown, and the call was not repeated. "
     "Check the current state before you repeat it, or tell the user."
 )
+
+
+#: Printable ASCII without the characters that are special in a URL (space, slash, backslash, #, % and ?); not
+#: "." or "..".
+_PLAIN_ID = re.compile(r"""(?!\.{1,2}$)[!"$&-.0->@-\[\]-~]{1,64}""")
+
+#: Length of a replacement id: Mistral accepts no other, and every provider accepts it.
+_ID_LENGTH = 9
 
 
 async def add_steers(ctx: RunContext[Run], asked: ModelRequestContext) -> None:
@@ -142,3 +153,29 @@ def _replay(call: Call) -> Any:
             raise ToolFailed(call.result.decode())
         case "started":
             raise ToolFailed(UNKNOWN_OUTCOME)
+
+
+def with_unique_ids(response: ModelResponse, *, taken: Set[str], step: int) -> ModelResponse:
+    """Return the response with URL-safe call ids that are neither in ``taken`` nor repeated.
+
+    Valid ids stay. The others are replaced by ids that depend only on the step, the position and the old id.
+    """
+    seen = set(taken)
+
+    def unique(place: int, part: ModelResponsePart) -> ModelResponsePart:
+        if not isinstance(part, ToolCallPart):
+            return part
+        id_ = part.tool_call_id
+        if id_ in seen or not _PLAIN_ID.fullmatch(id_):
+            id_ = _new_id(id_, step, place, seen)
+        seen.add(id_)
+        return part if id_ == part.tool_call_id else replace(part, tool_call_id=id_)
+
+    parts = [unique(place, part) for place, part in enumerate(response.parts)]
+    return replace(response, parts=parts) if parts != list(response.parts) else response
+
+
+def _new_id(old: str, step: int, place: int, seen: Set[str]) -> str:
+    names = (f"{step} {place} {attempt} {old}" for attempt in count())
+    digests = (hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest() for name in names)
+    return next(digest[:_ID_LENGTH] for digest in digests if digest[:_ID_LENGTH] not in seen)

@@ -38,7 +38,6 @@ from torana.config.redis import redis_server
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
-from torana.limits.summary_share import allows_summary
 from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import FileKind, Turn, utc_now
@@ -287,11 +286,8 @@ def _compaction(
         await database.run(partial(budgets.charge, turn=turn, responses=[response]))
 
     async def affordable(turn: Turn, size: int) -> bool:
-        request = RequestTokens.of_bytes(size)
-        percent = settings.compact_percent
-        return await database.run(
-            partial(allows_summary, budgets=budgets, turn=turn, request=request, percent=percent)
-        )
+        request, percent = RequestTokens.of_bytes(size), settings.compact_percent
+        return await database.run(partial(budgets.allows_summary, turn=turn, request=request, percent=percent))
 
     return Compaction(
         model=summariser,

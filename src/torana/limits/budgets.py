@@ -211,8 +211,20 @@ class Budgets:
             warned += self._warnings(connection, turn, held, used, at)
         return warned
 
-    def has_room(self, connection: Connection, turn: Turn, request: RequestTokens) -> bool:
-        """Return whether a model call for a turn, such as a summary, fits the limits; nothing is reserved."""
+    def allows_summary(
+        self, connection: Connection, turn: Turn, request: RequestTokens, *, percent: int
+    ) -> bool:
+        """Return whether a summary for a turn's session fits the limits and the share in percent.
+
+        ``percent`` is the share of a session's tokens that its summaries may use. If no turn has reported
+        usage, the share is unknown, and every ``percent`` but 0 allows the summary. Nothing is reserved.
+        """
+        if percent == 0:
+            return False
+        spent = transcript.spent_tokens(connection, turn.session_id)
+        summaries = spent.summaries + request.likely
+        if spent.turns and summaries * 100 > percent * (spent.turns + summaries):
+            return False
         if not self._limits.bound_calls:
             return True
         asked, likely = self._estimate_amounts(Amount(), request)

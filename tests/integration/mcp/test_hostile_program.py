@@ -18,7 +18,7 @@ from torana.agent import TurnAgent
 from torana.api.schemas.mcp import McpDetailsBody
 from torana.errors import Conflict
 from torana.messages import Inbound, Turn, utc_now
-from torana.models.builtin.rewording import failure_for_people
+from torana.models.builtin.answers import failure_for_people
 from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools.mcp.servers import McpServers

@@ -15,7 +15,7 @@ from tests.parts import require
 from tests.standins.servers import free_port, serving
 
 from torana.api.schemas.mcp import McpDetailsBody
-from torana.models.builtin.rewording import result_for_people
+from torana.models.builtin.answers import result_for_people
 from torana.tools.mcp.servers import McpServers
 
 pytestmark = pytest.mark.long

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.integration.sandbox.conftest import Gateway
 
-from torana.models.builtin.rewording import result_for_people
+from torana.models.builtin.answers import result_for_people
 from torana.skills import SkillFileError, Skills, copy_skill, parse_skill
 from torana.tools.sandbox import Bubblewrap
 

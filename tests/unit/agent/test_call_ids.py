@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
-from torana.agent.call_ids import with_unique_ids
+from torana.agent.journal_hooks import with_unique_ids
 
 IDS = st.one_of(
     st.sampled_from(["call_0", "c1", "", ".", "..", "a/b", "a\\b", "a b", "a?b#c%", "a\nb", "é"]), st.text()

@@ -97,7 +97,7 @@ async def test_message_that_cannot_be_taken_ends_connection_at_once(in_time: InT
         taken.set()
 
     async def listen() -> None:
-        async with in_time(), concurrently(sink) as hear:
+        async with in_time(), concurrently(sink.hear) as hear:
             await hear(message("one"), take)
             await hear(message("two"), take)
             sink.let.release()
@@ -115,7 +115,7 @@ async def test_closing_waits_for_all_messages_and_begun_messages_are_bounded(
     sink, taken, text = Held(), list[str](), "x" * length
 
     async def listen() -> None:
-        async with concurrently(sink) as hear:
+        async with concurrently(sink.hear) as hear:
             for number in range(most + 50):
 
                 async def take(number: int = number) -> None:

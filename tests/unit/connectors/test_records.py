@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from torana.connectors.base import RetryLater
-from torana.connectors.runtime.records import AccountRecords
+from torana.connectors.runtime.supervisor import AccountRecords
 from torana.messages import utc_now
 from torana.store.engine.database import Database
 from torana.store.rows import leases

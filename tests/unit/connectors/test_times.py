@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from torana.connectors.transport.timestamps import time_in_mail, time_of
+from torana.connectors.transport.parsing import time_in_mail, time_of
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 

@@ -20,7 +20,6 @@ from torana.limits.budgets import Admitted, Budgets, Estimate
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens
-from torana.limits.summary_share import allows_summary
 from torana.limits.usage_reports import Subject, UsageReport, report
 from torana.messages import GATEWAY_OWNER, Inbound, Turn, new_id
 from torana.store.engine.database import Connection, Database
@@ -223,7 +222,7 @@ async def test_summaries_have_a_share_of_the_tokens_of_their_session(
     request = RequestTokens(likely=100, most=300)
 
     async def allowed(percent: int) -> bool:
-        work = partial(allows_summary, budgets=here.budgets, turn=turn, request=request, percent=percent)
+        work = partial(here.budgets.allows_summary, turn=turn, request=request, percent=percent)
         return await database.run(work)
 
     # Without any usage of turns the share is unknown.

@@ -256,9 +256,10 @@ def test_extra_call_of_a_turn_is_made_only_when_it_fits(connection: Connection) 
     world.accept(0.3, 10)
     turn = world.running[0].turn
 
-    fits = [world.budgets.has_room(connection, turn, RequestTokens.of_bytes(size)) for size in (1_000, 10_000)]
+    small, large = RequestTokens.of_bytes(1_000), RequestTokens.of_bytes(10_000)
 
-    assert fits == [True, False]
+    assert world.budgets.allows_summary(connection, turn, small, percent=100)
+    assert not world.budgets.allows_summary(connection, turn, large, percent=100)
 
 
 def test_refusal_while_others_run_has_a_short_retry_after(connection: Connection) -> None:

@@ -17,7 +17,7 @@ from tests.unit.skills.test_changes import ACT, NEEDY_TEA, Place
 
 from torana.errors import SkillConflict
 from torana.skills.errors import SkillInvalid
-from torana.skills.installation import folders
+from torana.skills.installation import decisions
 from torana.skills.installation.staging import restore
 from torana.store.engine.database import Database
 from torana.store.rows.extensions import change_counts, skill_archives
@@ -200,7 +200,7 @@ async def test_folder_that_is_too_large_to_store_is_logged(
     def refuse(archive: bytes) -> None:
         raise SkillInvalid("too large")
 
-    monkeypatch.setattr(folders, "check_size", refuse)
+    monkeypatch.setattr(decisions, "check_size", refuse)
     await Place(here.root.parent, database).changes.start()
 
     assert "skill_not_stored" in caplog.messages

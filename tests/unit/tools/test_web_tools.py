@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from tests.standins.web import SITE, Internet, internet
 
-from torana.models.builtin.rewording import result_for_people
+from torana.models.builtin.answers import result_for_people
 from torana.tools import ToolError, promises
 from torana.tools.builtin.web import WebTools, from_outside
 from torana.web.readable import Reader

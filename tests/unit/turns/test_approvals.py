@@ -16,7 +16,7 @@ from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 
 from torana.errors import AlreadyDecided, ApprovalChanged, InvalidField, NotFound, NotWaiting
 from torana.messages import Inbound, Turn
-from torana.models.builtin.rewording import failure_for_people
+from torana.models.builtin.answers import failure_for_people
 from torana.store.engine import tables
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import approvals as rows

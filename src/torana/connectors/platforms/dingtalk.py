@@ -51,7 +51,7 @@ from torana.connectors.transport.http import (
     text_at,
 )
 from torana.connectors.transport.markup import Dialect, render
-from torana.connectors.transport.timestamps import time_of
+from torana.connectors.transport.parsing import time_of
 from torana.connectors.transport.websocket import next_frame, open_socket
 
 #: Timeout, in seconds, for a file.
@@ -211,7 +211,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             self._http = http
             try:
                 sink.ready()
-                async with concurrently(sink) as hear:
+                async with concurrently(sink.hear) as hear:
                     while True:
                         await self._listen(sockets[-1], sink, hear)
                         if time.monotonic() - changed < _LEAST:

@@ -50,7 +50,7 @@ from torana.connectors.transport.http import (
     text_at,
 )
 from torana.connectors.transport.markup import Dialect, render
-from torana.connectors.transport.timestamps import time_of
+from torana.connectors.transport.parsing import time_of
 from torana.connectors.transport.websocket import next_frame, open_socket
 
 _DOMAINS = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
@@ -299,7 +299,7 @@ class Feishu(Connector[FeishuSettings]):
         """Process frames; probe the connection during silence, and send the platform's own pings."""
         loop = asyncio.get_running_loop()
         ping_at = loop.time()
-        async with concurrently(sink) as hear:
+        async with concurrently(sink.hear) as hear:
             while True:
                 raw = await next_frame(socket)
                 if raw is not None:

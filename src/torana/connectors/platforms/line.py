@@ -34,8 +34,8 @@ from torana.connectors.base import (
 )
 from torana.connectors.transport.hooked import HookedConnector
 from torana.connectors.transport.http import read_bounded, request_json, seconds
+from torana.connectors.transport.parsing import time_of
 from torana.connectors.transport.splitting import utf16_length
-from torana.connectors.transport.timestamps import time_of
 
 #: Seconds between checks whether a file is ready: LINE converts voice and video first.
 _PAUSES = (0.0, 0.2, 1.0, 2.0, 4.0, 8.0)

@@ -43,7 +43,7 @@ from torana.connectors.base import (
 from torana.connectors.transport.concurrency import Hear, concurrently
 from torana.connectors.transport.http import seconds
 from torana.connectors.transport.markup import slack
-from torana.connectors.transport.timestamps import time_of
+from torana.connectors.transport.parsing import time_of
 
 #: Timeouts, in seconds, for a call, for a connection's hello, and for a file.
 _PATIENCE = 30.0
@@ -191,7 +191,7 @@ class Slack(Connector[SlackSettings]):
         patience = asyncio.timeout(_GREETING)
         renewed = False
         try:
-            async with socket, patience, concurrently(sink) as hear:
+            async with socket, patience, concurrently(sink.hear) as hear:
                 async for frame in socket:
                     sink.alive()
                     if frame.type is aiohttp.WSMsgType.PING:

@@ -35,8 +35,8 @@ from torana.connectors.base import (
 from torana.connectors.transport.hooked import HookedConnector
 from torana.connectors.transport.http import read_bounded, request_json, seconds
 from torana.connectors.transport.markup import whatsapp
+from torana.connectors.transport.parsing import time_of
 from torana.connectors.transport.splitting import utf16_length
-from torana.connectors.transport.timestamps import time_of
 
 log = logging.getLogger(__name__)
 

@@ -28,16 +28,8 @@ class Hear(Protocol):
         ...
 
 
-class Receiver(Protocol):
-    """The part of a ``MessageSink`` that processes a message."""
-
-    async def hear(self, heard: IncomingMessage) -> None:
-        """Process a message."""
-        ...
-
-
 @asynccontextmanager
-async def concurrently(sink: Receiver) -> AsyncGenerator[Hear]:
+async def concurrently(process: Callable[[IncomingMessage], Awaitable[None]]) -> AsyncGenerator[Hear]:
     """Process messages concurrently inside the block; at its end all messages have been processed.
 
     The first error cancels the others and ends the block, which raises it.
@@ -46,7 +38,7 @@ async def concurrently(sink: Receiver) -> AsyncGenerator[Hear]:
 
     async def take(heard: IncomingMessage, taken: Callable[[], Awaitable[None]] | None, size: int) -> None:
         nonlocal held
-        await sink.hear(heard)
+        await process(heard)
         if taken is not None:
             await taken()
         held -= size

@@ -1,9 +1,11 @@
-"""Parse the events of platforms one by one: a malformed event must not end the connection."""
+"""Parse the times and the events of platforms: a malformed event must not end the connection."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import ParamSpec
 
 from torana.connectors.base import IncomingMessage
@@ -42,3 +44,20 @@ def _check_types(heard: IncomingMessage) -> None:
     sizes: list[object] = [file.size or 0 for file in files]
     if not all(isinstance(text, str) for text in texts) or not all(isinstance(size, int) for size in sizes):
         raise TypeError("a field has a value of another type")
+
+
+def time_of(number: object, *, per_second: int = 1) -> datetime | None:
+    """Return the time of a Unix timestamp, in units of 1/``per_second`` s; None if it is not valid."""
+    try:
+        return datetime.fromtimestamp(float(str(number)) / per_second, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def time_in_mail(date: str) -> datetime | None:
+    """Return the time of a mail's ``Date`` header (RFC 5322, 3.3); None if it is not valid."""
+    try:
+        time = parsedate_to_datetime(date)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

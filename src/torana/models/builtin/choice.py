@@ -13,11 +13,10 @@ from pydantic_ai.tools import ToolDefinition
 from torana.models.builtin.cards import Card
 from torana.models.builtin.explicit import ExplicitCall, Unclear, called_name, read_call, required_arguments
 from torana.models.builtin.followups import EARLIER_LIMIT, complete
-from torana.models.builtin.languages import FixedReply
+from torana.models.builtin.languages import FixedReply, languages
 from torana.models.builtin.message import PHRASE_LIMIT, BuiltinMessage, read
 from torana.models.builtin.readers import READERS
 from torana.models.builtin.readers.schedules import missing_part
-from torana.models.builtin.smalltalk import small_talk
 from torana.models.builtin.spelling import correct_spelling, restore
 from torana.models.builtin.triggers import SCRIPTS, read_trigger
 from torana.store.engine.ranking import Match, Ranking
@@ -56,6 +55,12 @@ _NEVER_GUESSED = frozenset({"delete_file", "forget", "remove_from_list"})
 # A quoted text contains no curly opening quote: otherwise each of many opening quotes would start a search to
 # the end of the message.
 _QUOTED = re.compile(r'"([^"]+)"|“([^“”]+)”')
+
+
+#: Maximum characters of small talk.
+_SMALL_TALK_LIMIT = 80
+_EDGES = re.compile(r"\A[\W_]+|[\W_]+\Z")
+_STRAIGHT = str.maketrans("’‘", "''")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +246,17 @@ def _quoted_argument(tool: ToolDefinition, message: BuiltinMessage) -> Mapping[s
     schemas = tool.parameters_json_schema.get("properties", {})
     are_texts = all(schemas.get(name, {}).get("type") == "string" for name in names)
     return dict(zip(names, quoted, strict=True)) if are_texts else None
+
+
+def small_talk(message: BuiltinMessage) -> FixedReply | None:
+    """Return the reply to a message that is nothing but small talk, with or without a greeting before it."""
+    if len(message.text) > _SMALL_TALK_LIMIT:
+        return None
+    texts = dict.fromkeys((_words_only(message.text), _words_only(message.phrase)))
+    replies = (language.reply(text) for text in texts if text for language in languages().values())
+    return next(filter(None, replies), None)
+
+
+def _words_only(text: str) -> str:
+    """Return the text without punctuation and emoji around it."""
+    return " ".join(_EDGES.sub("", text.translate(_STRAIGHT)).split())

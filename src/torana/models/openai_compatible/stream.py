@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,6 @@ from pydantic_ai.usage import RequestUsage
 
 from torana.models.openai_compatible.http import raise_if_error, translate_errors
 from torana.models.openai_compatible.messages import THINKING_FIELDS
-from torana.models.openai_compatible.sse import event_data
 
 Chunk = Mapping[str, Any]
 
@@ -39,6 +38,9 @@ _END = 0.1
 #: The largest number of tokens of a usage report. Budgets bound it further.
 _MOST_TOKENS = 2**63 - 1
 _NO_TOKENS = {"prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens"}
+
+
+_LINE_ENDS = (b"\n", b"\r")
 
 
 async def read_chunks(response: httpx2.Response, model: str) -> AsyncGenerator[Chunk]:
@@ -282,3 +284,27 @@ def _joined(content: object) -> str | None:
 
 def _is_text(part: object) -> bool:
     return isinstance(part, str) or (isinstance(part, dict) and cast("Chunk", part).get("type") == "text")
+
+
+async def event_data(pieces: AsyncIterable[bytes]) -> AsyncGenerator[str]:
+    """Yield the data of each event. Events without data, comments and an event without its end are left out.
+
+    Each byte is copied once, however small the pieces are. Raises ``UnicodeDecodeError``.
+    """
+    line, data, after_return = bytearray(), list[str](), False
+    async for piece in pieces:
+        rest = piece[1:] if after_return and piece.startswith(b"\n") else piece
+        after_return = piece.endswith(b"\r")
+        for part in rest.splitlines(keepends=True):
+            line += part
+            if not part.endswith(_LINE_ENDS):
+                continue
+            text = line.decode().rstrip("\r\n")
+            line.clear()
+            if text.startswith("data:"):
+                data.append(text[5:].removeprefix(" "))
+            elif text == "data":
+                data.append("")
+            elif not text and data:
+                yield "\n".join(data)
+                data.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torana.models.builtin.rewording import result_for_people
+from torana.models.builtin.answers import result_for_people
 
 _SCRIPT = "run_skill_script"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.models.openai_compatible.sse import event_data
+from torana.models.openai_compatible.stream import event_data
 
 
 async def read(pieces: Sequence[bytes]) -> list[str]:

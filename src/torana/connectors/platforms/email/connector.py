@@ -67,7 +67,7 @@ from torana.connectors.platforms.email.parser import (
 from torana.connectors.platforms.email.sender_auth import authentication_fault, automatic_reason
 from torana.connectors.platforms.email.text import plain_of
 from torana.connectors.transport.markup import html
-from torana.connectors.transport.timestamps import time_in_mail
+from torana.connectors.transport.parsing import time_in_mail
 
 _log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from torana.connectors.platforms.matrix.client import Homeserver, quoted
 from torana.connectors.platforms.matrix.position import PolledMessages, SyncPosition
 from torana.connectors.transport.concurrency import concurrently
 from torana.connectors.transport.markup import html
-from torana.connectors.transport.timestamps import time_of
+from torana.connectors.transport.parsing import time_of
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class Matrix(Connector[MatrixSettings]):
         if not since:  # messages before the first run are not for the agent
             response.rooms.join.clear()
             await position.store(response.next_batch)
-        async with concurrently(sink) as hear:  # a slow message delays only its own chat
+        async with concurrently(sink.hear) as hear:  # a slow message delays only its own chat
             while True:
                 async with position.poll(hear) as messages:
                     await self._take(response, since, sink, messages)

@@ -111,7 +111,7 @@ class Xmpp(Connector[XmppSettings]):
             async with deadline:
                 client.open()
                 attending = asyncio.create_task(self._maintain_rooms(client, sink, deadline))
-                async with concurrently(sink) as hear:
+                async with concurrently(sink.hear) as hear:
                     while True:
                         come = await self._inbox.get()
                         if isinstance(come, Exception):
