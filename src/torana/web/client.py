@@ -50,7 +50,7 @@ class WebPage:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GuardedClient:
     """Fetches what the guard allows. It needs no closing.
 
