@@ -20,6 +20,7 @@ from tests.waiting import eventually
 
 from torana.messages import Turn
 from torana.tools import ToolContext, ToolError
+from torana.tools.base import ToolGroup, tool
 from torana.tools.builtin.json_query import query_json
 from torana.tools.computing import Computing
 from torana.tools.threads import ToolThreads
@@ -120,14 +121,14 @@ async def call_tool(
     return await toolset.call_tool(name, arguments, context(user), tools[name])
 
 
-class Group:
+class Group(ToolGroup):
     """A tool group with a coroutine function of the name of the one that runs snippets."""
 
     def __init__(self) -> None:
-        self.tools = [self.run_python]
         self.running = 0
         self.most = 0
 
+    @tool(idempotent=True)
     async def run_python(self, code: str) -> str:
         self.running += 1
         self.most = max(self.most, self.running)
