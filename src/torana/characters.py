@@ -28,7 +28,7 @@ FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
 #: The characters that no text needs.
 HIDDEN = CONTROLS + LINE_SEPARATORS + BIDI + ZERO_WIDTH + TAGS + SURROGATES
 
-#: The characters of these Unicode categories that a text may contain.
+#: The characters of the Unicode categories below that a text may contain.
 _KEPT = frozenset("\n\t" + JOINERS)
 _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: Printable characters that look like a space, or like nothing.
@@ -54,7 +54,7 @@ _BYTE_ORDERS = {
 
 
 def decode(data: bytes, encoding: str) -> str:
-    """Decode a text; invalid bytes become U+FFFD. Raises ``LookupError`` if the encoding is not one of texts.
+    """Decode a text; invalid bytes become U+FFFD. Raises ``LookupError`` if ``encoding`` is no text encoding.
 
     A codec can take a second for 2 MiB of invalid bytes, and no other thread runs meanwhile. The text is
     therefore decoded in pieces. Call it in a thread for a long text.
@@ -87,7 +87,7 @@ def char_class(*parts: str) -> re.Pattern[str]:
     return re.compile(f"[{''.join(parts)}]")
 
 
-def visible(text: str) -> str:
+def remove_hidden(text: str) -> str:
     """Return the text without hidden characters, and with line feeds as line ends.
 
     Removed are control, format, bidirectional, tag, filler, private and unassigned characters and surrogates.
@@ -119,7 +119,7 @@ def escape_unprintable(text: str, *, keep: str = "") -> str:
 
 
 def escape_unprintable_json(text: str) -> str:
-    """Return a JSON text with unprintable and blank characters escaped; line feeds stay. It means the same."""
+    """Return a JSON text with unprintable and blank characters escaped. Its value stays the same."""
     return _escape_unprintable(text, "\n", _escape_json)
 
 

@@ -60,7 +60,7 @@ YOUNG_BODY = 10.0
 _FILES = 4_096
 
 #: The minimum number of seconds between two log lines about the same connection limit.
-_TOLD = 60.0
+_LOG_INTERVAL = 60.0
 
 _PROBLEM = "application/problem+json"
 
@@ -141,7 +141,7 @@ class Config(uvicorn.Config):
 
     def log_full(self, event: str, now: float) -> None:
         """Log that the limit of connections is reached, at most once a minute for each event."""
-        if now - self._told.get(event, -math.inf) >= _TOLD:
+        if now - self._told.get(event, -math.inf) >= _LOG_INTERVAL:
             self._told[event] = now
             _log.warning(event, extra={"connections": self.most})
 

@@ -45,13 +45,13 @@ def file_line(noun: Noun, *, name: str, media_type: str, size: int | None, left:
     An impossible ``size`` is left out.
     """
     name = shown_name(name)
-    said = [
+    details = [
         noun + (f": {name}" if name else ""),
         shown_name(media_type),
         f"{size / 1000:.1f} kB" if size is not None and 0 <= size < _SIZE_LIMIT else "",
         left,
     ]
-    return f"[{', '.join(word for word in said if word)}]"
+    return f"[{', '.join(word for word in details if word)}]"
 
 
 def noun_of(kind: FileKind | None) -> Noun:

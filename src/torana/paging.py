@@ -24,9 +24,9 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 T = TypeVar("T")
 K = TypeVar("K")
 
-_DAWN, _DUSK = (datetime(year, 1, 1, tzinfo=UTC) for year in (1900, 9000))
+_MIN_TIME, _MAX_TIME = (datetime(year, 1, 1, tzinfo=UTC) for year in (1900, 9000))
 #: Times that can be converted to every time zone without overflow.
-_Time = Annotated[AwareDatetime, Field(gt=_DAWN, lt=_DUSK)]
+_Time = Annotated[AwareDatetime, Field(gt=_MIN_TIME, lt=_MAX_TIME)]
 #: Numbers that SQLite can store.
 _Number = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -35,7 +35,8 @@ _TIME = TypeAdapter[datetime](_Time)
 TIME_KEY = TypeAdapter[tuple[datetime, str]](tuple[_Time, str])
 #: The cursor of a list of messages: the sequence number and role of the page's last message.
 MESSAGE_KEY = TypeAdapter[tuple[int, str]](tuple[_Number, str])
-#: The same from the newest message on: the number is negative, so that no order accepts a cursor of the other.
+#: The cursor of a list of messages, the newest first. Its number is negative, so that a list in one order
+#: refuses the cursor of the other order.
 NEWEST_KEY = TypeAdapter[tuple[int, str]](tuple[Annotated[int, Field(gt=-(2**63), lt=0)], str])
 #: The cursor of a list by number: the number of the page's last item.
 NUMBER_KEY = TypeAdapter[int](_Number)

@@ -18,7 +18,7 @@ State = Literal["starting", "active", "backing_off", "refused"]
 #: Seconds before the next connection if the settings, the credentials or this machine do not allow one.
 _REFUSED_PAUSE = 600.0
 #: A connection that was active for longer than this, in seconds, resets the backoff.
-_GOOD = 60.0
+_STABLE_SECONDS = 60.0
 #: Seconds that a cancelled task gets to end; after that it is abandoned.
 _END = 5.0
 
@@ -77,7 +77,7 @@ class ConnectionSupervisor(ABC, Generic[S]):
             begun = loop.time()
             self._set_state("starting")
             end = await self._attempt()
-            if self.status.state == "active" and loop.time() - begun > _GOOD:
+            if self.status.state == "active" and loop.time() - begun > _STABLE_SECONDS:
                 failures = 0
             wait = _add_jitter(_REFUSED_PAUSE) if end.refused else max(end.seconds, backoff(failures))
             failures += not end.standby

@@ -57,9 +57,9 @@ _SECRET_TEXT = re.compile(
 #: Control and invisible characters, except tabs and line feeds.
 _CONTROL = char_class("\r", HIDDEN)
 #: Libraries that log each of their steps at INFO.
-_TALKATIVE = ("alembic", "anthropic", "httpcore", "httpcore2", "httpx", "httpx2", "openai")
+_VERBOSE_LIBRARIES = ("alembic", "anthropic", "httpcore", "httpcore2", "httpx", "httpx2", "openai")
 #: Libraries of chat platforms log messages and credentials below WARNING, so these levels are disabled.
-_INDISCREET = (
+_CHAT_LIBRARIES = (
     "aiosmtplib",
     "discord",
     "markdown_it",
@@ -192,11 +192,11 @@ def configure_logging(
     threshold = logging.getLevelNamesMapping()[level.upper()]
     _install(handlers, threshold)
     _adopt_uvicorn()
-    for name in _INDISCREET:
+    for name in _CHAT_LIBRARIES:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _ECHOING:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    for name in _TALKATIVE:
+    for name in _VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(threshold if level == "debug" else max(threshold, logging.WARNING))
 
 

@@ -15,7 +15,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from torana.agent.request_size import message_bytes
-from torana.agent.text import text_of, whole
+from torana.agent.text import repair_surrogates, text_of
 from torana.agent.tokens import estimate
 from torana.errors import ModelFailed, ModelResponseTooLarge
 from torana.limits.request_tokens import likely_of_bytes
@@ -154,8 +154,8 @@ class Compaction:
         return response
 
     async def _pay_interrupted(self, overdue: Overdue, stream: StreamedResponse | None) -> None:
-        said = stream.get() if stream else ModelResponse(parts=[], model_name=self._model.model_name)
-        await self._pay(overdue, _estimate_usage(overdue, said))
+        response = stream.get() if stream else ModelResponse(parts=[], model_name=self._model.model_name)
+        await self._pay(overdue, _estimate_usage(overdue, response))
 
     async def _pay(self, overdue: Overdue, response: ModelResponse) -> None:
         if self._charge is not None:
@@ -163,21 +163,21 @@ class Compaction:
 
 
 def _text(response: ModelResponse) -> str:
-    text = whole(text_of([response])).strip()
+    text = repair_surrogates(text_of([response])).strip()
     if not text:
         raise ModelFailed("the model's response is empty")
     return text
 
 
-def _estimate_usage(overdue: Overdue, said: ModelResponse) -> ModelResponse:
+def _estimate_usage(overdue: Overdue, response: ModelResponse) -> ModelResponse:
     """Return an interrupted response with estimated usage: most providers report usage only at the end."""
     request = estimate(_INSTRUCTIONS + _summary_prompt(overdue))
-    output = likely_of_bytes(message_bytes([said]))
-    told = said.usage
+    output = likely_of_bytes(message_bytes([response]))
+    reported = response.usage
     used = RequestUsage(
-        input_tokens=max(request, told.input_tokens), output_tokens=max(output, told.output_tokens)
+        input_tokens=max(request, reported.input_tokens), output_tokens=max(output, reported.output_tokens)
     )
-    return replace(said, usage=used)
+    return replace(response, usage=used)
 
 
 def _summary_prompt(overdue: Overdue) -> str:

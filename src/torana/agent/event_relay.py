@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 
-from torana.agent.text import PARAGRAPH, text_of, whole
+from torana.agent.text import PARAGRAPH, repair_surrogates, text_of
 from torana.errors import ModelResponseTooLarge
 from torana.messages import EventType
 
@@ -47,17 +47,17 @@ class Watch:
         Text of more than ``max_bytes`` in total raises ``ModelResponseTooLarge``, and so do thinking and tool
         calls of more than ``HIDDEN_SHARE`` times as many bytes.
         """
-        said = text_of(settled)
+        text = text_of(settled)
         self._emit = emit
         self._max_bytes = max_bytes
-        self._bytes = len(said.encode())
+        self._bytes = len(text.encode())
         pieces = (part for message in settled for part in message.parts)
         self._hidden = sum(
             _measure_stored(part) for part in pieces if isinstance(part, ThinkingPart | ToolCallPart)
         )
         #: Bytes of thinking and of tool calls in the current answer, for which a provider charges.
         self.unsaid = 0
-        self._pieces = [said] if said else []
+        self._pieces = [text] if text else []
         #: The first half of a surrogate pair whose second half has not arrived.
         self._half = ""
         #: The separator before the next text.
@@ -100,7 +100,7 @@ class Watch:
         text, self._half = self._half + text, ""
         if text and "\ud800" <= text[-1] <= "\udbff":  # the other half is in the next piece
             text, self._half = text[:-1], text[-1]
-        text = whole(text)
+        text = repair_surrogates(text)
         if text:
             text, self._gap = self._gap + text, ""
             self._bytes += len(text.encode())

@@ -28,7 +28,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from torana.agent.journal import Call, Journal
 from torana.agent.run import Run, step_number
-from torana.agent.text import whole, whole_in
+from torana.agent.text import repair_all_surrogates, repair_surrogates
 
 _RESULT = TypeAdapter(ToolReturn[Any])
 
@@ -121,9 +121,9 @@ def _storable(response: ModelResponse) -> ModelResponse:
 def _storable_part(part: ModelResponsePart) -> ModelResponsePart:
     match part:
         case TextPart() | ThinkingPart():
-            return replace(part, content=whole(part.content))
+            return replace(part, content=repair_surrogates(part.content))
         case ToolCallPart():
-            return replace(part, args=whole_in(part.args))
+            return replace(part, args=repair_all_surrogates(part.args))
         case _:
             return part
 

@@ -24,26 +24,29 @@ def text_of(messages: Sequence[ModelMessage]) -> str:
     return PARAGRAPH.join(texts)
 
 
-def whole(text: str) -> str:
+def repair_surrogates(text: str) -> str:
     """Return the text with surrogate pairs joined and lone surrogates replaced, as UTF-8 requires."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def arguments_of(call: ToolCallPart) -> dict[str, Any]:
     """Return the call's arguments as valid JSON, without lone surrogates and infinities."""
-    text = whole(json.dumps(call.args_as_dict(), ensure_ascii=False))
+    text = repair_surrogates(json.dumps(call.args_as_dict(), ensure_ascii=False))
     return json.loads(text, parse_constant=str)
 
 
-def whole_in(value: Any) -> Any:
-    """Apply ``whole`` to all texts in a value, including lists and mappings."""
+def repair_all_surrogates(value: Any) -> Any:
+    """Apply ``repair_surrogates`` to all texts in a value, including lists and mappings."""
     match value:
         case str():
-            return whole(value)
+            return repair_surrogates(value)
         case list() | tuple():
-            return [whole_in(item) for item in cast("Sequence[Any]", value)]
+            return [repair_all_surrogates(item) for item in cast("Sequence[Any]", value)]
         case dict():
             pairs = cast("dict[Any, Any]", value).items()
-            return {whole_in(key) if isinstance(key, str) else key: whole_in(item) for key, item in pairs}
+            return {
+                repair_all_surrogates(key) if isinstance(key, str) else key: repair_all_surrogates(item)
+                for key, item in pairs
+            }
         case _:
             return value

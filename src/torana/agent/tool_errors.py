@@ -16,7 +16,7 @@ from pydantic_ai.messages import ModelRequest, ModelRequestPart, ToolCallPart, T
 from pydantic_ai.models import ModelRequestContext
 
 from torana.agent.run import Run
-from torana.agent.text import whole, whole_in
+from torana.agent.text import repair_all_surrogates, repair_surrogates
 from torana.tools import ToolError
 
 #: Maximum characters of a result, to protect the model's context; the rest is cut off.
@@ -41,7 +41,7 @@ async def run_with_error_handling(
     except ToolFailedError:
         raise
     except Exception as error:
-        raise ToolFailed(_truncate(whole(_describe_error(call, error)))) from error
+        raise ToolFailed(_truncate(repair_surrogates(_describe_error(call, error)))) from error
 
 
 def bound_argument_error(error: ValidationError | ModelRetry) -> ValidationError | ModelRetry:
@@ -84,9 +84,9 @@ def _describe_error(call: ToolCallPart, error: Exception) -> str:
     would end the run. Instead, the model decides whether it tries again, within the turn's limit of calls.
     """
     wrapped = isinstance(error, ToolRetryError | UnexpectedModelBehavior)
-    said = error.__cause__ if wrapped else error
-    if isinstance(said, ToolError | ToolFailed | ModelRetry):
-        return str(said)
+    cause = error.__cause__ if wrapped else error
+    if isinstance(cause, ToolError | ToolFailed | ModelRetry):
+        return str(cause)
     _log.error("tool_failed", extra={"tool": call.tool_name}, exc_info=error)
     return f"The tool {call.tool_name} failed with {type(error).__name__}; the log has the details."
 
@@ -98,10 +98,10 @@ def _truncate_result(call: ToolCallPart, result: Any) -> Any:
         return replace(
             wrapped,
             return_value=_truncate_result(call, wrapped.return_value),
-            content=whole_in(wrapped.content),
-            metadata=whole_in(wrapped.metadata),
+            content=repair_all_surrogates(wrapped.content),
+            metadata=repair_all_surrogates(wrapped.metadata),
         )
-    result = whole_in(result)
+    result = repair_all_surrogates(result)
     part = ToolReturnPart(tool_name=call.tool_name, content=result, tool_call_id=call.tool_call_id)
     text = part.model_response_str()
     return result if len(text) <= RESULT_LIMIT else _truncate(text)

@@ -198,7 +198,7 @@ def activity_answer() -> dict[str, Any]:
     return {"description": "The event stream.", "content": content}
 
 
-def message_later() -> dict[str, Any]:
+def deferred_message_answer() -> dict[str, Any]:
     """Return the OpenAPI description of the response to `respond-async`."""
     return {
         "description": "With `Prefer: respond-async`: the message is accepted; `Location` is its turn.",

@@ -107,12 +107,12 @@ class App:
         if core.embedder:
             await open_.enter_async_context(core.embedder)
         await asyncio.to_thread(sweep_workdirs)
-        open_.push_async_callback(core.acting.python.close)
-        open_.push_async_callback(core.acting.computing.close)
+        open_.push_async_callback(core.tooling.python.close)
+        open_.push_async_callback(core.tooling.computing.close)
         if core.compaction is not None:
             open_.push_async_callback(core.compaction.stop)
-        open_.push_async_callback(core.acting.mcp.stop)
-        core.acting.mcp.start(accepted_elsewhere=core.turns.replicas.accepted_tools)
+        open_.push_async_callback(core.tooling.mcp.stop)
+        core.tooling.mcp.start(accepted_elsewhere=core.turns.replicas.accepted_tools)
         open_.push_async_callback(self.services.skills.changes.stop)
         await self.services.skills.changes.start(changed_elsewhere=core.turns.replicas.changed_skills)
         open_.push_async_callback(self.erasures.stop)
@@ -153,7 +153,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         firings_per_day=settings.schedule_firings_per_day,
         woken=core.due,
     )
-    core.asks.append(connectors)
+    core.edges.append(connectors)
     core.ended.extend([connectors.on_turn_ended, metrics.on_turn_ended, ticker.on_turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
     erasures = _erasures(settings, core)
@@ -166,14 +166,14 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         schedules=core.schedules,
         people=_people(settings, core, erasures),
         rates=rates,
-        mcp=core.acting.mcp,
+        mcp=core.tooling.mcp,
         connections=_connections(core, connectors, pairing, reload),
         spending=Spending(database=core.database, limits=limits_of(settings)),
         health=_health(started, core, connectors),
         metrics=metrics,
         settings=[asdict(one) for one in shown_settings(loaded)],
         models=settings.model,
-        skills=_skill_desk(settings, core),
+        skills=_skill_services(settings, core),
         tools=core.toolbox,
         takes=core.takes,
         wait=settings.wait,
@@ -197,7 +197,7 @@ def _metrics(core: Core, connectors: Connectors) -> Metrics:
     return Metrics(
         live=core.turns.live,
         connectors=connectors.status,
-        mcp=core.acting.mcp.supervisors.values,
+        mcp=core.tooling.mcp.supervisors.values,
         redis=core.redis,
     )
 
@@ -284,7 +284,7 @@ def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
     return HooksListener(host=settings.host, port=settings.hooks_port, answer=connectors.hook)
 
 
-def _skill_desk(settings: Settings, core: Core) -> SkillServices:
+def _skill_services(settings: Settings, core: Core) -> SkillServices:
     fetcher = open_fetcher(guard=open_guard(settings), environ=os.environ)
     changes = SkillInstaller(
         database=core.database, skills=core.skills, installed=core.installed, fetcher=fetcher

@@ -28,7 +28,7 @@ from torana.tools.mcp.entries import Server
 from torana.tools.mcp.servers import check_servers
 from torana.tools.operator import load_tools
 from torana.tools.toolset import build_toolset
-from torana.web.search import lacking
+from torana.web.search import search_fault
 
 
 def settings_faults(loaded: Loaded) -> list[str]:
@@ -57,12 +57,12 @@ def settings_faults(loaded: Loaded) -> list[str]:
 def check_data_dir(loaded: Loaded) -> None:
     """Check that the data directory exists and is writable, or can be created."""
     directory = loaded.settings.data_dir
-    there = next(path for path in (directory, *directory.absolute().parents) if _exists(path))
+    existing = next(path for path in (directory, *directory.absolute().parents) if _exists(path))
     # Nothing can be created in /proc, whatever its permissions are.
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or there.is_relative_to("/proc"):
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK) or existing.is_relative_to("/proc"):
         with loaded.annotate_errors():
             raise ConfigInvalid(
-                f"data_dir: {there} is not a writable directory; correct its permissions, or choose "
+                f"data_dir: {existing} is not a writable directory; correct its permissions, or choose "
                 "another with --data-dir"
             )
 
@@ -110,7 +110,7 @@ def _groups(loaded: Loaded, database: Database) -> Sequence[ToolGroup]:
     """Return the gateway's own tools, whose names the operator's tools must not use."""
     settings = loaded.settings
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
-    means = ToolDependencies(
+    dependencies = ToolDependencies(
         memory=Memory(database=database),
         sessions=Sessions(database=database, history_messages=settings.history_messages),
         skills=open_skills(loaded, installed),
@@ -118,15 +118,15 @@ def _groups(loaded: Loaded, database: Database) -> Sequence[ToolGroup]:
         workspaces=open_workspaces(settings, database),
         granted=installed.granted_needs,
     )
-    return tool_groups(loaded, means, PythonTools())
+    return tool_groups(loaded, dependencies, PythonTools())
 
 
 def check_search(loaded: Loaded) -> None:
     """Check that the search service has an address and a key, if it needs them."""
     settings = loaded.settings
     with loaded.annotate_errors():
-        if missing := lacking(settings.search, url=settings.search_url, api_key=search_key(settings)):
-            raise ConfigInvalid(f"search: web_search is not available: {missing}")
+        if fault := search_fault(settings.search, url=settings.search_url, api_key=search_key(settings)):
+            raise ConfigInvalid(f"search: web_search is not available: {fault}")
 
 
 def check_models(loaded: Loaded) -> Model:

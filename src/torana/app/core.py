@@ -92,7 +92,7 @@ class Core:
     schedules: Schedules
     #: Set when the earliest due time of the schedules may have changed.
     due: asyncio.Event
-    acting: Tooling
+    tooling: Tooling
     model: Model
     #: The kinds of files that the model accepts.
     takes: frozenset[FileKind]
@@ -105,7 +105,7 @@ class Core:
     traces: OtelTracer | None
     #: Listeners for the end of turns, and edges that show questions. The edges add themselves.
     ended: list[Callable[[Turn], None]]
-    asks: list[ShowsQuestions]
+    edges: list[ShowsQuestions]
 
 
 def build_core(loaded: Loaded, model: Model | None) -> Core:
@@ -122,7 +122,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     takes = files_taken(model, settings.model_files)
     due = asyncio.Event()
     schedules = open_schedules(settings, database, changed=due.set)
-    means = ToolDependencies(
+    dependencies = ToolDependencies(
         memory=memory,
         sessions=sessions,
         skills=skills,
@@ -130,22 +130,22 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         workspaces=open_workspaces(settings, database),
         granted=installed.granted_needs,
     )
-    acting = build_tooling(loaded, means, database)
+    tooling = build_tooling(loaded, dependencies, database)
     rules = _rules(settings)
     prices = prices_of(settings)
-    instructions = _instructions(settings, skills, acting)
-    fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=acting.tool_bytes)
+    instructions = _instructions(settings, skills, tooling)
+    fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=tooling.tool_bytes)
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
     contexts = _contexts(settings, instructions, tool_list, sessions=sessions, memory=memory, takes=takes)
     traces, measurements = _measurements(loaded)
     calls = MeasuredCalls(measurements=measurements, prices=prices)
-    capabilities = _capabilities(rules, acting, tool_list, calls, traces)
+    capabilities = _capabilities(rules, tooling, tool_list, calls, traces)
     measured = fixed_tokens if budgets.bound_calls else None
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets, windows)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
-    asks: list[ShowsQuestions] = []
+    edges: list[ShowsQuestions] = []
     return Core(
         database=database,
         redis=redis,
@@ -156,16 +156,16 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         embedder=embedder,
         schedules=schedules,
         due=due,
-        acting=acting,
+        tooling=tooling,
         model=model,
         takes=takes,
-        toolbox=Toolbox(toolset=acting.toolset, model=model, rules=rules),
+        toolbox=Toolbox(toolset=tooling.toolset, model=model, rules=rules),
         compaction=compaction,
-        turns=_turns(settings, database, agent, budgets, ended, asks, measurements, redis),
+        turns=_turns(settings, database, agent, budgets, ended, edges, measurements, redis),
         fixed_tokens=fixed_tokens,
         traces=traces,
         ended=ended,
-        asks=asks,
+        edges=edges,
     )
 
 
@@ -304,7 +304,7 @@ def _turns(
     agent: TurnAgent,
     budgets: Budgets,
     ended: list[Callable[[Turn], None]],
-    asks: list[ShowsQuestions],
+    edges: list[ShowsQuestions],
     measurements: Measurements,
     redis: RedisServer | None,
 ) -> Turns:
@@ -312,7 +312,7 @@ def _turns(
         for listener in ended:
             listener(turn)
 
-    approvals = _approvals(settings, database, asks)
+    approvals = _approvals(settings, database, edges)
     log = MemoryEventLog(origin=f".{token_hex(3)}" if database.replica else "")
     sharing = RedisEventSharing(server=redis, log=log) if redis else EventSharing()
     runner = Runner(
@@ -340,14 +340,14 @@ def _turns(
     )
 
 
-def _approvals(settings: Settings, database: Database, asks: list[ShowsQuestions]) -> Approvals:
+def _approvals(settings: Settings, database: Database, edges: list[ShowsQuestions]) -> Approvals:
     def notify(turn: Turn) -> None:
-        for edge in asks:
+        for edge in edges:
             edge.wake(turn.account)
 
     return Approvals(
         database=database,
         lasts=timedelta(minutes=settings.approval_minutes),
-        can_ask=lambda account: any(edge.can_ask(account) for edge in asks),
+        can_ask=lambda account: any(edge.can_ask(account) for edge in edges),
         question_changed=notify,
     )

@@ -63,11 +63,11 @@ class ToolDependencies:
     granted: Granted
 
 
-def build_tooling(loaded: Loaded, means: ToolDependencies, database: Database) -> Tooling:
+def build_tooling(loaded: Loaded, dependencies: ToolDependencies, database: Database) -> Tooling:
     """Build all tools of the gateway. Raises ``ConfigInvalid`` for an operator's tool that is not usable."""
     python, computing = PythonTools(), Computing()
     toolset = build_toolset(
-        tool_groups(loaded, means, python), own=load_tools(loaded.settings.tools), computing=computing
+        tool_groups(loaded, dependencies, python), own=load_tools(loaded.settings.tools), computing=computing
     )
     mcp = _mcp(loaded, database, taken=frozenset(toolset.tools))
     own_bytes = sum(definition_bytes(tool.tool_def) for tool in toolset.tools.values())
@@ -80,28 +80,28 @@ def build_tooling(loaded: Loaded, means: ToolDependencies, database: Database) -
     )
 
 
-def tool_groups(loaded: Loaded, means: ToolDependencies, python: PythonTools) -> Sequence[ToolGroup]:
+def tool_groups(loaded: Loaded, dependencies: ToolDependencies, python: PythonTools) -> Sequence[ToolGroup]:
     """Return the built-in tools that have dependencies. Starts and opens nothing."""
     settings = loaded.settings
     guard = open_guard(settings)
     scripts = ScriptTools(
-        skills=means.skills,
+        skills=dependencies.skills,
         # A guard of its own, so that lookups of scripts do not take the threads of other lookups.
         sandbox=Sandbox(bubblewrap=open_bubblewrap(settings), resolve=open_guard(settings).resolve),
-        granted=means.granted,
+        granted=dependencies.granted,
         environ=loaded.provider_environ,
     )
     search = open_search(settings.search, url=settings.search_url, api_key=search_key(settings))
     return [
-        MemoryTools(memory=means.memory),
-        ConversationTools(sessions=means.sessions),
-        SkillTools(skills=means.skills),
-        ToolSearch(skills=means.skills),
-        ScheduleTools(planner=AgentSchedules(schedules=means.schedules)),
+        MemoryTools(memory=dependencies.memory),
+        ConversationTools(sessions=dependencies.sessions),
+        SkillTools(skills=dependencies.skills),
+        ToolSearch(skills=dependencies.skills),
+        ScheduleTools(planner=AgentSchedules(schedules=dependencies.schedules)),
         scripts,
         python,
-        FileTools(workspaces=means.workspaces),
-        ListTools(workspaces=means.workspaces),
+        FileTools(workspaces=dependencies.workspaces),
+        ListTools(workspaces=dependencies.workspaces),
         WebTools(client=GuardedClient(guard=guard), reader=Reader(), search=search),
     ]
 

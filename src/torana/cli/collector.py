@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 #: The number of new objects before a collection of the youngest; Python's default of 700 is low for a server.
-_YOUNG = 10_000
+_YOUNGEST_THRESHOLD = 10_000
 
 
 @contextmanager
@@ -27,5 +27,5 @@ def freeze_objects() -> None:
     and without this it happens every few hundred messages.
     """
     gc.freeze()
-    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+    gc.set_threshold(_YOUNGEST_THRESHOLD, *gc.get_threshold()[1:])
     gc.enable()

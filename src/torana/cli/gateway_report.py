@@ -35,8 +35,8 @@ def describe_gateway(loaded: Loaded) -> str:
         raise OperatorError(f"running at {gateway.address}, but {health['status']}; its log shows the cause")
     if health["status"] == "starting":
         return f"running at {gateway.address}, and still starting"
-    status, there = _read_state(gateway)
-    return "\n".join((_describe(gateway, status), *_differences(loaded, status, there)))
+    status, remote_settings = _read_state(gateway)
+    return "\n".join((_describe(gateway, status), *_differences(loaded, status, remote_settings)))
 
 
 def _describe_free_address(settings: Settings) -> str:
@@ -52,8 +52,8 @@ def _describe_free_address(settings: Settings) -> str:
             raise
         directory = "another data directory"
         with suppress(OperatorError):  # that gateway may need a token, and must not see this one
-            _, there = _read_state(RunningGateway(address=address, headers={}))
-            directory = f"the data directory {there['data_dir']['value']}"
+            _, remote_settings = _read_state(RunningGateway(address=address, headers={}))
+            directory = f"the data directory {remote_settings['data_dir']['value']}"
         raise OperatorError(
             f"a gateway at {address} uses {directory}, and this folder uses {settings.data_dir}; name its "
             "directory with --data-dir, or choose another --port here"
@@ -88,14 +88,16 @@ def _describe(gateway: RunningGateway, status: dict[str, Any]) -> str:
     )
 
 
-def _differences(loaded: Loaded, status: dict[str, Any], there: dict[str, dict[str, Any]]) -> list[str]:
+def _differences(
+    loaded: Loaded, status: dict[str, Any], remote_settings: dict[str, dict[str, Any]]
+) -> list[str]:
     """Return a line for each change that a restart with the settings of this folder would make."""
     from torana.config.shown import shown_settings
 
     lines = [
         f"{here.name}: {_text(other)} there, {_text({'value': here.value, 'origin': here.origin})} here"
         for here in shown_settings(loaded)
-        if (other := there.get(here.name)) is not None and other["value"] != here.value
+        if (other := remote_settings.get(here.name)) is not None and other["value"] != here.value
     ]
     if status["version"] != __version__:
         lines.append(f"version: {status['version']} there, {__version__} installed here")

@@ -135,7 +135,7 @@ def own_database(settings: Settings, *, making: bool = False) -> Generator[Datab
 
     place = database_place(settings)
     if not making:
-        place.check_there()
+        place.check_exists()
     with DataDirLock(data_dir=settings.data_dir, address="a command of torana"):
         new = not place.exists()
         database = place.open(purpose="command")

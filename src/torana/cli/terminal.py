@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 #: A width at which no cell is wrapped.
-_ENDLESS = 10_000
+_UNLIMITED_WIDTH = 10_000
 
 _LINE_ENDS = re.compile(r"[\n\t]")
 
@@ -69,7 +69,7 @@ def _print_whole(table: Table) -> None:
     """Print a table with a line for each row, without padding to the longest line."""
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False, emoji=False, width=_ENDLESS)
+    console = Console(markup=False, highlight=False, emoji=False, width=_UNLIMITED_WIDTH)
     with console.capture() as lines:
         console.print(table)
     typer.echo("\n".join(line.rstrip(" ") for line in lines.get().split("\n")), nl=False)

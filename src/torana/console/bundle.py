@@ -23,7 +23,8 @@ _DEFAULT = re.compile(r"\bexport default ")
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
 _OPERATOR = re.compile(r" (=>|={1,3}|!==|&&|\|\||<=|>=|\?\?) ")
 _BLANK = re.compile(r"^\s+", re.MULTILINE)
-#: A text, which stays, or a space after a comma, inside braces, or before a parenthesis or a block.
+#: A string literal, which is kept, or a space that is removed: after a comma, inside braces, or before a
+#: parenthesis or a block.
 _SPACE = re.compile(
     r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?<!html)`(?:[^`\\\n{}]|\$\{[^`{}\n]*\})*`)"""
     r"|(?<=[,{])[ ]|[ ](?=})|(?<=\bif)[ ](?=\()|(?<=\))[ ](?={)"

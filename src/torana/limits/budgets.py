@@ -37,7 +37,7 @@ from torana.store.rows import attachments, journal, transcript, usage
 from torana.store.rows.reports import spending
 from torana.store.rows.reports.spending import SpentAmount
 from torana.store.rows.shared_turns import list_requesting
-from torana.store.rows.usage import Amount, Held
+from torana.store.rows.usage import Amount, Reservation
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -135,7 +135,9 @@ class Budgets:
             usage.add(connection, usage.accounts_of(turn), self._periods(at), asked)
             spending.add(connection, turn, day_of(at), SpentAmount(messages=messages))
         if self._limits.bound_calls:
-            usage.hold(connection, turn.id, _reservation(asked, on=self._periods(at)[-1], used=turn.usage))
+            usage.store_reservation(
+                connection, turn.id, _reservation(asked, on=self._periods(at)[-1], used=turn.usage)
+            )
         if self._limits.bound_minutes:
             before = minute_of(datetime.fromtimestamp(at.timestamp() - 60 * _MINUTES_KEPT, UTC))
             usage.forget_minutes(connection, usage.accounts_of(turn), before=before)
@@ -152,23 +154,23 @@ class Budgets:
         If that does not fit, nothing is reserved and the result contains the refusal.
         """
         at = self._now()
-        before = usage.held_by(connection, turn.id)
+        before = usage.read_reservation(connection, turn.id)
         spent = self.prices.usage(responses)
         used = usage.settle(connection, turn, spent=spent, at=at, before=before)
         warned = self._warnings(connection, turn, before, used, at)
         if not self._limits.bound_calls:
-            usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
+            usage.store_reservation(connection, turn.id, Reservation(tokens=0, microusd=0, on=None, used=used))
             return Settled(warned=warned)
         last = responses[-1].usage
-        said = last.input_tokens + last.output_tokens
+        reported = last.input_tokens + last.output_tokens
         # Without reported usage, the reserved amount is assumed.
-        tokens = said if last.input_tokens else max(said, before.tokens)
+        tokens = reported if last.input_tokens else max(reported, before.tokens)
         request = RequestTokens(likely=tokens, most=tokens)
         return replace(self._claim(connection, turn, request, used, at), warned=warned)
 
     def resume(self, connection: Connection, turn: Turn) -> Settled:
         """Reserve tokens for a turn that continues in a new attempt."""
-        held = usage.held_by(connection, turn.id)
+        held = usage.read_reservation(connection, turn.id)
         if held.on is not None or not self._limits.bound_calls:
             return Settled()
         request = self._first_request(connection, turn)
@@ -181,10 +183,10 @@ class Budgets:
         """
         if not self._limits.bound_calls:
             return Settled()
-        held = usage.held_by(connection, turn.id)
+        held = usage.read_reservation(connection, turn.id)
         requests = held.requests + 1
         if held.on is not None and request.most <= (before := held.tokens - self._estimate.output):
-            usage.hold(connection, turn.id, replace(held, requests=requests))
+            usage.store_reservation(connection, turn.id, replace(held, requests=requests))
             return Settled(request=replace(request, most=before))
         at = self._now()
         usage.settle(connection, turn, spent=Usage(), at=at, before=held)
@@ -199,7 +201,7 @@ class Budgets:
         at = self._now()
         warned: list[BudgetWarning] = []
         for turn in list_requesting(connection, own=own):
-            held = usage.held_by(connection, turn.id)
+            held = usage.read_reservation(connection, turn.id)
             output = min(held.tokens, self._estimate.output)
             spent = Usage(
                 input_tokens=held.requests * (held.tokens - output),
@@ -207,7 +209,7 @@ class Budgets:
                 cost_usd=held.requests * held.microusd / MICRO,
             )
             used = usage.settle(connection, turn, spent=spent, at=at, before=held)
-            usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
+            usage.store_reservation(connection, turn.id, Reservation(tokens=0, microusd=0, on=None, used=used))
             warned += self._warnings(connection, turn, held, used, at)
         return warned
 
@@ -241,7 +243,7 @@ class Budgets:
         if not self._limits.bound_calls:
             return Settled()
         at = self._now()
-        held = usage.held_by(connection, turn.id)
+        held = usage.read_reservation(connection, turn.id)
         if held.on is None:  # already refused
             return Settled()
         usage.settle(connection, turn, spent=Usage(), at=at, before=held)
@@ -257,7 +259,7 @@ class Budgets:
         likely size of the request in tokens; if None, the reserved size is used. Charges nothing if nothing was
         reserved.
         """
-        held = usage.held_by(connection, turn.id)
+        held = usage.read_reservation(connection, turn.id)
         if held.on is None:
             return
         request = held.tokens - self._estimate.output if asked is None else asked
@@ -265,7 +267,7 @@ class Budgets:
         cost = self.prices.most(request, output) / MICRO
         call = Usage(input_tokens=request, output_tokens=output, cost_usd=cost)
         used = usage.settle(connection, turn, spent=call, at=self._now(), before=held)
-        usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
+        usage.store_reservation(connection, turn.id, Reservation(tokens=0, microusd=0, on=None, used=used))
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
         """Charge requests for summaries of a turn's session, without a reservation.
@@ -273,7 +275,7 @@ class Budgets:
         If the turn was erased during the request, its channel is not stored again.
         """
         spent = self.prices.usage(responses)
-        used = usage.since(Usage(), spent)
+        used = usage.difference(Usage(), spent)
         used = replace(used, summary_tokens=used.tokens)
         periods = self._periods(self._now())
         usage.add(connection, usage.accounts_of(turn), periods, used)
@@ -282,11 +284,11 @@ class Budgets:
         spending.add(connection, turn, periods[0], amount, shares=spent, with_place=is_stored)
         transcript.add_summary_tokens(connection, turn.session_id, used.tokens)
 
-    def held_by(self, connection: Connection, turn: Turn) -> Held | None:
+    def reservation_of(self, connection: Connection, turn: Turn) -> Reservation | None:
         """Return a turn's reservation before its end, for ``warnings``; None if no warning is possible."""
-        return usage.held_by(connection, turn.id) if self._limits.all else None
+        return usage.read_reservation(connection, turn.id) if self._limits.all else None
 
-    def warnings(self, connection: Connection, turn: Turn, before: Held | None) -> list[BudgetWarning]:
+    def warnings(self, connection: Connection, turn: Turn, before: Reservation | None) -> list[BudgetWarning]:
         """Return the budget warnings to log after a turn with this reservation has ended."""
         return self._warnings(connection, turn, before, turn.usage, self._now()) if before else []
 
@@ -299,13 +301,13 @@ class Budgets:
             )
 
     def _warnings(
-        self, connection: Connection, turn: Turn, before: Held, used: Usage, at: datetime
+        self, connection: Connection, turn: Turn, before: Reservation, used: Usage, at: datetime
     ) -> list[BudgetWarning]:
         if not self._limits.all:
             return []
         charged_at = at if before.on is None else datetime.fromisoformat(before.on).replace(tzinfo=UTC)
         levels = self._levels.in_windows(connection, turn, Amount(), Amount(), charged_at)
-        return crossed_warnings(levels, usage.since(before.used, used))
+        return crossed_warnings(levels, usage.difference(before.used, used))
 
     def _claim(
         self,
@@ -321,11 +323,11 @@ class Budgets:
         asked, likely = self._estimate_amounts(Amount(), request)
         levels = self._levels.in_windows(connection, turn, asked, likely, at)
         if any(level.is_violated for level in levels):
-            usage.hold(connection, turn.id, Held(tokens=0, microusd=0, on=None, used=used))
+            usage.store_reservation(connection, turn.id, Reservation(tokens=0, microusd=0, on=None, used=used))
             return Settled(refusal=refusal_of(levels, at))
         usage.add(connection, usage.accounts_of(turn), self._periods(at), asked)
         held = _reservation(asked, on=self._periods(at)[-1], used=used, requests=requests)
-        usage.hold(connection, turn.id, held)
+        usage.store_reservation(connection, turn.id, held)
         return Settled(request=request)
 
     def _first_request(self, connection: Connection, turn: Turn) -> RequestTokens:
@@ -333,14 +335,14 @@ class Budgets:
 
         The agent measures the request before it sends it, and reserves more if necessary.
         """
-        said = transcript.history_size(
+        size = transcript.history_size(
             connection, turn.owner, turn.session_id, turns_limit=self._estimate.history_turns
         )
         if turn.attempt > 1 or turn.state == "queued":
-            said += journal.size(connection, turn.id)
+            size += journal.size(connection, turn.id)
         files = attachments.sizes(connection, turn.id) if turn.files else ()
         content = RequestTokens(likely=likely_tokens(turn.content), most=len(turn.content.encode()))
-        history = RequestTokens(likely=math.ceil(said / _HISTORY_BYTES), most=math.ceil(said / _HISTORY_FRAME))
+        history = RequestTokens(likely=math.ceil(size / _HISTORY_BYTES), most=math.ceil(size / _HISTORY_FRAME))
         return self._fixed_tokens() + content + history + tokens_of_files(files)
 
     def _estimate_amounts(self, asked: Amount, request: RequestTokens) -> tuple[Amount, Amount]:
@@ -360,7 +362,7 @@ class Budgets:
         return self._clock().astimezone(UTC)
 
 
-def _reservation(asked: Amount, *, on: str, used: Usage, requests: int = 0) -> Held:
-    return Held(
+def _reservation(asked: Amount, *, on: str, used: Usage, requests: int = 0) -> Reservation:
+    return Reservation(
         tokens=asked.reserved_tokens, microusd=asked.reserved_microusd, on=on, used=used, requests=requests
     )

@@ -195,17 +195,17 @@ def refusal_of(levels: Sequence[LimitUsage], at: datetime, rates: Sequence[Limit
 
 def _describe_violation(level: LimitUsage) -> str:
     limit, setting = level.rule.limit, _SETTINGS[level.rule.whose]
-    told = f"The limit is {limit.words} ({setting})"
+    sentence = f"The limit is {limit.words} ({setting})"
     if limit.unit == "messages":
-        return f"{told}."
+        return f"{sentence}."
     if limit.unit == "turns":
-        return f"{told} that are not answered yet."
+        return f"{sentence} that are not answered yet."
     if level.likely > limit.quota:
         return (
-            f"{told}, which is less than the {limit.amount(level.likely)} reserved for one model "
+            f"{sentence}, which is less than the {limit.amount(level.likely)} reserved for one model "
             "call. Raise the limit, or lower TORANA_MAX_OUTPUT_TOKENS."
         )
     return (
-        f"{told}. {limit.amount(level.free)} are left, and a model call reserves up to "
+        f"{sentence}. {limit.amount(level.free)} are left, and a model call reserves up to "
         f"{limit.amount(level.asked)}."
     )

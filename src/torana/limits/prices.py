@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # importing it takes a second
 _FREE = "builtin"
 
 #: Maximum number of remembered models without a known price, by the providers' names.
-_STRANGERS = 100
+_UNKNOWN_MODELS_LIMIT = 100
 
 _OWN_PRICE = re.compile(r"([!-~]{1,200}) (\d{1,6}(?:\.\d{1,6})?) (\d{1,6}(?:\.\d{1,6})?)", re.ASCII)
 
@@ -115,7 +115,7 @@ class Prices:
             try:
                 return float(response.cost().total_price)
             except LookupError:
-                if len(self._strangers) < _STRANGERS:
+                if len(self._strangers) < _UNKNOWN_MODELS_LIMIT:
                     self._strangers.add(response.model_name)
             except (ValueError, AssertionError):  # usage that cannot be priced, or no name
                 pass

@@ -15,7 +15,7 @@ from torana.limits.rate_windows import MINUTE, LocalWindows, RateWindows, Window
 from torana.store.redis.server import RedisServer, RedisUnavailable
 
 #: Seconds to wait for Redis before the windows of this replica decide.
-_PATIENCE = 0.5
+_REDIS_TIMEOUT = 0.5
 
 #: Seconds without another attempt after Redis has failed.
 _RETRY = 1.0
@@ -112,7 +112,7 @@ class SharedWindows(RateWindows):
             raise RedisUnavailable
         keys = [self._key(policy) for policy in policies]
         try:
-            async with self._server.use("rates") as client, asyncio.timeout(_PATIENCE):
+            async with self._server.use("rates") as client, asyncio.timeout(_REDIS_TIMEOUT):
                 return await cast("Any", client).eval(script, len(keys), *keys, *arguments)
         except RedisUnavailable:
             self._retry_at = self._monotonic() + _RETRY

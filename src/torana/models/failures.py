@@ -72,12 +72,14 @@ def _explain_all(errors: list[Exception]) -> ModelFailed:
     """Combine the failures of a fallback list, with the shortest wait that a provider gave."""
     failures = [explain(error) for error in errors]
     names = [getattr(error, "model_name", None) for error in errors]
-    told = " | ".join(
+    causes = " | ".join(
         f"{name}: {failure.detail}" if name else failure.detail
         for name, failure in zip(names, failures, strict=True)
     )
     waits = sorted(int(failure.headers["Retry-After"]) for failure in failures if failure.headers)
-    return ModelFailed(f"all models failed. {told}", headers={"Retry-After": str(waits[0])} if waits else None)
+    return ModelFailed(
+        f"all models failed. {causes}", headers={"Retry-After": str(waits[0])} if waits else None
+    )
 
 
 def _detail(error: Exception) -> str:
@@ -133,9 +135,9 @@ def _describe_time(error: Exception) -> str:
 def _describe_connection(error: Exception) -> str:
     causes = list(_chain(error))
     server = _server(error)
-    for kind, told in _CONNECTION_FAULTS:
+    for kind, template in _CONNECTION_FAULTS:
         if any(isinstance(cause, kind) for cause in causes):
-            return told.format(server=server)
+            return template.format(server=server)
     phase = getattr(error, "phase", None)
     return f"the connection to {server} broke{' before the answer was complete' if phase == 'read' else ''}"
 

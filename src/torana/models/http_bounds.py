@@ -41,7 +41,7 @@ _EVENT_VALUES = 10_000
 
 #: Bytes of a stream that are passed on at once. Other tasks run in between: a provider may send events faster
 #: than they are read.
-_SLICE = 1_024
+_SLICE_BYTES = 1_024
 
 #: Bytes that are read of an error's body; the rest is not needed for the message.
 _ERROR_BYTES = 65_536
@@ -174,10 +174,10 @@ class _Bounded(_Stream):
                         _check_values(began)
                     del began[:end]
             masked = self._masked(piece)
-            for start in range(0, len(masked), _SLICE):
+            for start in range(0, len(masked), _SLICE_BYTES):
                 if start:
                     await asyncio.sleep(0)
-                yield masked[start : start + _SLICE]
+                yield masked[start : start + _SLICE_BYTES]
 
 
 def _end_of_events(text: bytearray, start: int) -> int:
@@ -196,7 +196,7 @@ def _check_values(text: bytearray) -> None:
 
 
 def _stream_of(response: Any, kind: type[_Stream]) -> Any:
-    """Return the class as a subclass of the stream of the response's library, which accepts no other."""
+    """Return a subclass of ``kind`` and of the library's stream class; the library accepts no other streams."""
     return _subclass(type(response).__module__.partition(".")[0], kind)
 
 

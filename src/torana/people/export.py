@@ -90,9 +90,9 @@ def _write(out: ZipFile, holdings: UserData, user: str, act: Act) -> dict[str, i
     return counts
 
 
-def _write_sessions(out: ZipFile, said: Iterable[_Row]) -> dict[str, int]:
+def _write_sessions(out: ZipFile, rows: Iterable[_Row]) -> dict[str, int]:
     counts = {"sessions": 0, "turns": 0}
-    for session_id, turns in groupby(said, key=lambda row: row["session_id"]):
+    for session_id, turns in groupby(rows, key=lambda row: row["session_id"]):
         counts["sessions"] += 1
         counts["turns"] += _write_lines(out, f"sessions/{session_id}.jsonl", map(_turn, turns))
     return counts

@@ -14,7 +14,7 @@ from torana.messages import ID_LIMIT
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import schedules, senders
 from torana.store.rows.audit import Act
-from torana.store.rows.senders import Asker, Paired, SenderState
+from torana.store.rows.senders import Asker, SenderRecord, SenderState
 from torana.tools.validation_messages import suggest_name
 
 #: The validity of a code. A code that is valid for longer was created when the clock was wrong, and counts as
@@ -42,7 +42,7 @@ class Pairing:
         self._database = database
         self._clock = clock
 
-    async def find_sender(self, kind: str, sender: str) -> Paired | None:
+    async def find_sender(self, kind: str, sender: str) -> SenderRecord | None:
         """Return the operator's decision on a sender, or the pending request."""
         return await self._database.run(partial(senders.get, kind=kind, sender=sender))
 
@@ -56,7 +56,9 @@ class Pairing:
         work = partial(_record_request, asker=asker, code=_digest(code), at=self._clock())
         return code if await self._database.run(work) else None
 
-    async def approve(self, who: str, *, user: str | None = None, kinds: Collection[str], act: Act) -> Paired:
+    async def approve(
+        self, who: str, *, user: str | None = None, kinds: Collection[str], act: Act
+    ) -> SenderRecord:
         """Approve a sender, by code or by ``kind:id``. The default of ``user`` is ``kind:id``.
 
         ``kinds`` are the kinds of connectors in the settings. Raises ``NotFound`` for a wrong or expired code,
@@ -64,7 +66,7 @@ class Pairing:
         """
         return await self._decide(who, "approved", user, kinds, act)
 
-    async def deny(self, who: str, *, kinds: Collection[str], act: Act) -> Paired:
+    async def deny(self, who: str, *, kinds: Collection[str], act: Act) -> SenderRecord:
         """Deny a sender, or revoke an approval. The sender gets no further reply. Raises the errors of
         ``approve``.
 
@@ -72,7 +74,9 @@ class Pairing:
         """
         return await self._decide(who, "denied", None, kinds, act)
 
-    async def list_senders(self, *, state: SenderState | None = None, limit: int = 200) -> Sequence[Paired]:
+    async def list_senders(
+        self, *, state: SenderState | None = None, limit: int = 200
+    ) -> Sequence[SenderRecord]:
         """Return the senders, the newest first."""
         return await self._database.run(partial(senders.list_senders, state=state, limit=limit))
 
@@ -83,7 +87,7 @@ class Pairing:
         user: str | None,
         kinds: Collection[str],
         act: Act,
-    ) -> Paired:
+    ) -> SenderRecord:
         if user is not None and not 0 < len(user) <= ID_LIMIT:
             raise BadRequest(f"`user` must have 1 to {ID_LIMIT} characters.")
         work = partial(_decide, who=who, state=state, user=user, kinds=kinds, act=act)
@@ -96,7 +100,7 @@ def _record_request(connection: Connection, asker: Asker, code: bytes, at: datet
         expired = abs(at - known.asked_at) >= VALID
         if known.state != "pending" or not expired or known.codes >= _CODES:
             return False
-    if senders.pending(connection, asker.account, at - VALID, at + VALID) >= _WAITING:
+    if senders.count_pending(connection, asker.account, at - VALID, at + VALID) >= _WAITING:
         return False
     senders.ask(connection, asker, code=code, codes=(known.codes if known else 0) + 1, at=at)
     return True
@@ -109,7 +113,7 @@ def _decide(
     user: str | None,
     kinds: Collection[str],
     act: Act,
-) -> Paired:
+) -> SenderRecord:
     kind, colon, sender = who.strip().partition(":")
     if colon and kind and sender:
         known = senders.get(connection, kind, sender)

@@ -101,12 +101,12 @@ class Tokens:
             now=self._clock(),
             act=act,
         )
-        return Issued(token=_there(await self._database.run(work), token_id), secret=secret)
+        return Issued(token=_require_token(await self._database.run(work), token_id), secret=secret)
 
     async def revoke(self, token_id: str, *, act: Act) -> Token:
         """End a token at once; the next request with it is refused. Idempotent. Raises ``NotFound``."""
         work = partial(rows.revoke, token_id=token_id, now=self._clock(), act=act)
-        return _there(await self._database.run(work), token_id)
+        return _require_token(await self._database.run(work), token_id)
 
     async def authenticate(self, secret: str) -> Principal | None:
         """Return the principal of a secret, or None for an unknown, expired or revoked token.
@@ -166,7 +166,7 @@ def _invalid(pointer: str, detail: str) -> InvalidField:
     return InvalidField(f"`{pointer[1:]}` {detail}.", faults=[FieldFault(pointer, detail)])
 
 
-def _there(token: Token | None, token_id: str) -> Token:
+def _require_token(token: Token | None, token_id: str) -> Token:
     if token is None:
         raise NotFound(f"there is no token {token_id!r}; `torana token list` lists all tokens")
     return token

@@ -50,8 +50,8 @@ class AgentSchedules:
 
 def _digest(turn: Turn, wish: Wish, call: str) -> bytes:
     """Return a digest that identifies a repeated call. Some providers reuse call ids in each response."""
-    said = [turn.id, call, wish.kind, wish.text, wish.at, wish.rule]
-    return hashlib.sha256(json.dumps(said).encode()).digest()
+    identity = [turn.id, call, wish.kind, wish.text, wish.at, wish.rule]
+    return hashlib.sha256(json.dumps(identity).encode()).digest()
 
 
 def _to_planned(schedule: Schedule) -> Planned:

@@ -37,21 +37,21 @@ def normal(rule: str) -> str:
 
     It must have five fields. Seconds, names such as ``@daily``, and days that no month has are refused.
     """
-    told = " ".join(rule[: 2 * RULE_LIMIT].split()).upper()
-    if len(told) > RULE_LIMIT or not _SHAPE.fullmatch(told):
+    expression = " ".join(rule[: 2 * RULE_LIMIT].split()).upper()
+    if len(expression) > RULE_LIMIT or not _SHAPE.fullmatch(expression):
         raise ScheduleInvalid(
             "A cron expression has five fields: minute, hour, day of the month, month and day of the week, "
             f"such as `30 9 * * MON-FRI`; it has at most {RULE_LIMIT} characters."
         )
     try:
-        _parse(told)
+        _parse(expression)
     except (CronSimError, ValueError, TypeError, AssertionError) as error:
         raise ScheduleInvalid(
-            f"`{told}` is never due: {error or 'it cannot be parsed'}. Its "
+            f"`{expression}` is never due: {error or 'it cannot be parsed'}. Its "
             "fields are minute (0-59), hour (0-23), day of the month (1-31), month (1-12) and "
             "day of the week (0-7 or SUN-SAT)."
         ) from None
-    return told
+    return expression
 
 
 def smallest_gap(rule: str) -> timedelta:
@@ -67,10 +67,11 @@ def next_due(rule: str, zone: ZoneInfo, after: datetime) -> datetime | None:
     The result depends only on the arguments, and is the same for all moments between two due times.
     """
     after = after.astimezone(UTC)  # in another zone, Python calculates with wall-clock times
-    goes_by_time = any(field.startswith("*") for field in rule.split()[:2])
+    follows_elapsed_time = any(field.startswith("*") for field in rule.split()[:2])
     try:
         end = after + HORIZON
-        due = (_next_in_time if goes_by_time else _next_on_the_clock)(_parse(rule), zone, after, end)
+        search = _next_by_elapsed_time if follows_elapsed_time else _next_on_the_clock
+        due = search(_parse(rule), zone, after, end)
     except (OverflowError, ValueError):  # after the last year of datetime
         return None
     return due if due is not None and due <= end else None
@@ -82,8 +83,8 @@ def instant(wall: datetime, zone: ZoneInfo) -> datetime:
     For a repeated time it is the first occurrence, for a skipped time the end of the change.
     """
     while True:
-        there = wall.replace(tzinfo=zone, fold=0)
-        moment = there.astimezone(UTC)
+        local = wall.replace(tzinfo=zone, fold=0)
+        moment = local.astimezone(UTC)
         if moment.astimezone(zone).replace(tzinfo=None) == wall:
             return moment
         wall = wall.replace(second=0, microsecond=0) + timedelta(minutes=1)
@@ -96,7 +97,7 @@ def _next_on_the_clock(rule: CronSim, zone: ZoneInfo, after: datetime, end: date
     return next((moment for moment in moments if moment > after), None)
 
 
-def _next_in_time(rule: CronSim, zone: ZoneInfo, after: datetime, end: datetime) -> datetime | None:
+def _next_by_elapsed_time(rule: CronSim, zone: ZoneInfo, after: datetime, end: datetime) -> datetime | None:
     """Return the next due time of a rule that follows elapsed time."""
     searched = wall = _wall(after, zone)
     while after < end:

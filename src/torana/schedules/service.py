@@ -125,7 +125,7 @@ class Schedules:
         def pause(found: Schedule) -> Schedule:
             if found.state == "paused":
                 return found
-            return replace(_going(found), state="paused", try_at=None, tries=0, reason=None)
+            return replace(_require_open(found), state="paused", try_at=None, tries=0, reason=None)
 
         return await self._change(owner, schedule_id, pause, act, "schedule.pause")
 
@@ -136,7 +136,7 @@ class Schedules:
         """
 
         def resume(found: Schedule) -> Schedule:
-            if _going(found).state == "active":
+            if _require_open(found).state == "active":
                 return found
             due = found.due_at if found.cron is None else following(found, self._clock())
             if due is None:
@@ -153,7 +153,7 @@ class Schedules:
         """
 
         def run(found: Schedule) -> Schedule:
-            if _going(found).state == "paused":
+            if _require_open(found).state == "paused":
                 raise SchedulePaused
             now = self._clock()
             return replace(found, due_at=now, try_at=now, tries=0, reason=None)
@@ -245,7 +245,7 @@ def _require_schedule(connection: Connection, owner: str, schedule_id: str) -> S
     return found
 
 
-def _going(schedule: Schedule) -> Schedule:
+def _require_open(schedule: Schedule) -> Schedule:
     if schedule.state == "ended":
         raise ScheduleEnded
     return schedule
@@ -266,9 +266,9 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _text(text: str) -> str:
-    said = text.strip()
-    if not said or len(said) > TEXT_LIMIT or "\0" in said:
+    content = text.strip()
+    if not content or len(content) > TEXT_LIMIT or "\0" in content:
         raise ScheduleInvalid(f"A schedule needs a text of 1 to {TEXT_LIMIT:,} characters.")
-    if said.casefold() in WORDS:
-        raise ScheduleInvalid(f"{said} is a command to the gateway. Write a task for the agent.")
-    return said
+    if content.casefold() in WORDS:
+        raise ScheduleInvalid(f"{content} is a command to the gateway. Write a task for the agent.")
+    return content

@@ -117,12 +117,12 @@ def read_instant(text: str, *, now: datetime, zone: ZoneInfo) -> datetime:
     A day without a time is its morning; a time without a day is its next occurrence. Raises ``ScheduleInvalid``
     for a text that is not understood, has passed, or is further ahead than ``HORIZON``.
     """
-    said = _plain(text)
-    there = now.astimezone(zone)
-    moment = _iso(said, zone) or _ahead(said, there, zone) or _parse_named_time(said, there, zone)
+    phrase = _plain(text)
+    local = now.astimezone(zone)
+    moment = _iso(phrase, zone) or _ahead(phrase, local, zone) or _parse_named_time(phrase, local, zone)
     if moment is None:
         raise ScheduleInvalid(
-            f"“{said}” is not a time. Write for example {there:%Y-%m-%d} 17:30, “tomorrow at 9”, "
+            f"“{phrase}” is not a time. Write for example {local:%Y-%m-%d} 17:30, “tomorrow at 9”, "
             "“on Friday at 17:30” or “in 20 minutes”. Repeated times are a rule, not a time."
         )
     if moment <= now:
@@ -139,13 +139,13 @@ def read_rule(text: str) -> str:
 
     Raises ``ScheduleInvalid``.
     """
-    said = _plain(text)
-    if re.match(r"[\d*]", said) and len(said.split()) == 5:
-        return normal(said)
-    rule = _in_steps(said) or _at_times(said)
+    phrase = _plain(text)
+    if re.match(r"[\d*]", phrase) and len(phrase.split()) == 5:
+        return normal(phrase)
+    rule = _in_steps(phrase) or _at_times(phrase)
     if rule is None:
         raise ScheduleInvalid(
-            f"“{said}” is not a rule. Write for example “every day at 9”, “every weekday at "
+            f"“{phrase}” is not a rule. Write for example “every day at 9”, “every weekday at "
             "17:00”, “every Monday and Thursday at 8”, “every 2 hours”, “every month on the 1st "
             "at 9”, “every year on 24 December at 9”, or a cron expression such as `30 9 * * "
             "MON-FRI`."
@@ -203,80 +203,80 @@ def _ordinal(number: str) -> str:
 
 def format_moment(moment: datetime, zone: ZoneInfo) -> str:
     """Format a moment with its zone: ``Monday, 2 March 2026 at 09:00 (Europe/Berlin)``."""
-    there = moment.astimezone(zone)
-    return f"{there:%A}, {there.day} {there:%B} {there.year} at {there:%H:%M} ({zone.key})"
+    local = moment.astimezone(zone)
+    return f"{local:%A}, {local.day} {local:%B} {local.year} at {local:%H:%M} ({zone.key})"
 
 
 def _plain(text: str) -> str:
-    said = " ".join(text[: WORDS_LIMIT + 1].split()).lower().replace("’", "'").rstrip(".!")
-    if not said or len(said) > WORDS_LIMIT:
+    phrase = " ".join(text[: WORDS_LIMIT + 1].split()).lower().replace("’", "'").rstrip(".!")
+    if not phrase or len(phrase) > WORDS_LIMIT:
         raise ScheduleInvalid(f"A time or a rule has 1 to {WORDS_LIMIT} characters.")
-    return said
+    return phrase
 
 
-def _iso(said: str, zone: ZoneInfo) -> datetime | None:
+def _iso(phrase: str, zone: ZoneInfo) -> datetime | None:
     """Parse an ISO 8601 date with a time, in ``zone`` unless it has a UTC offset."""
-    if not re.match(r"\d{4}-\d\d-\d\d[t ]\d", said):
+    if not re.match(r"\d{4}-\d\d-\d\d[t ]\d", phrase):
         return None
     try:
-        moment = datetime.fromisoformat(said.replace("t", " ", 1).upper())
+        moment = datetime.fromisoformat(phrase.replace("t", " ", 1).upper())
         return instant(moment, zone) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def _ahead(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
+def _ahead(phrase: str, local: datetime, zone: ZoneInfo) -> datetime | None:
     """Parse a time from now. Days and weeks keep the wall-clock time."""
-    match = _IN.fullmatch(said)
+    match = _IN.fullmatch(phrase)
     if match is None:
         return None
     ahead = float(_NUMBERS.get(match["number"]) or match["number"]) * _UNITS[match["unit"]]
     if match["unit"] in ("day", "week"):
-        return instant(there.replace(tzinfo=None, microsecond=0) + ahead, zone)
-    return there.astimezone(UTC).replace(microsecond=0) + ahead
+        return instant(local.replace(tzinfo=None, microsecond=0) + ahead, zone)
+    return local.astimezone(UTC).replace(microsecond=0) + ahead
 
 
-def _parse_named_time(said: str, there: datetime, zone: ZoneInfo) -> datetime | None:
+def _parse_named_time(phrase: str, local: datetime, zone: ZoneInfo) -> datetime | None:
     """Parse a day and a time of day, or one of them."""
-    if _OTHERWISE.search(said):
+    if _OTHERWISE.search(phrase):
         return None
-    at, words = _time_in(said)
+    at, words = _time_in(phrase)
     if _LEFT_OVER.search(_OF_DATES.sub("", words)):
         return None
     try:
-        day = read_date(words, there) if words else there.date()
+        day = read_date(words, local) if words else local.date()
     except ToolError:
         return None
     if at is None and not words:
         return None
     moment = instant(datetime.combine(day, at or MORNING), zone)
-    if not words and moment <= there:  # the next occurrence of that time
+    if not words and moment <= local:  # the next occurrence of that time
         moment = instant(datetime.combine(day + timedelta(days=1), at or MORNING), zone)
     return moment
 
 
-def _time_in(said: str) -> tuple[time | None, str]:
+def _time_in(phrase: str) -> tuple[time | None, str]:
     """Return the time of day in a text, and the remaining words. With two times, return neither."""
-    part, words = _part_in(said)
+    part, words = _part_in(phrase)
     usual, hours = _PARTS_OF_DAYS[part]
     match = _TIME.search(words)
     if match is None:
         return usual, words
     at, around = _time(match, hours), _without(words, match)
-    return (None, said) if at is None or _TIME.search(around) else (at, around)
+    return (None, phrase) if at is None or _TIME.search(around) else (at, around)
 
 
-def _part_in(said: str) -> tuple[str, str]:
+def _part_in(phrase: str) -> tuple[str, str]:
     """Return the part of the day that a text names, or "", and the remaining words."""
-    if match := _TONIGHT.search(said):
-        return "night", f"{said[: match.start()]}today{said[match.end() :]}"
-    if (match := _PART.search(said)) and not said[: match.start()].endswith("at "):
-        return match["part"], _without(said, match)
-    return "", said
+    if match := _TONIGHT.search(phrase):
+        return "night", f"{phrase[: match.start()]}today{phrase[match.end() :]}"
+    if (match := _PART.search(phrase)) and not phrase[: match.start()].endswith("at "):
+        return match["part"], _without(phrase, match)
+    return "", phrase
 
 
-def _without(said: str, match: re.Match[str]) -> str:
-    return f"{said[: match.start()].rstrip(', ')} {said[match.end() :].lstrip(', ')}".strip()
+def _without(phrase: str, match: re.Match[str]) -> str:
+    return f"{phrase[: match.start()].rstrip(', ')} {phrase[match.end() :].lstrip(', ')}".strip()
 
 
 def _time(match: re.Match[str], hours: range) -> time | None:
@@ -296,9 +296,9 @@ def _time(match: re.Match[str], hours: range) -> time | None:
     return time(hour, int(found["minute"] or found["minute2"] or 0)) if hour in hours else None
 
 
-def _in_steps(said: str) -> str | None:
+def _in_steps(phrase: str) -> str | None:
     """Parse an interval of minutes or hours that divides an hour or a day."""
-    match = _STEP.fullmatch(said)
+    match = _STEP.fullmatch(phrase)
     if match is None:
         return None
     number, of_minutes = int(match["number"] or 1), match["unit"] == "minute"
@@ -310,11 +310,11 @@ def _in_steps(said: str) -> str | None:
     return "0 0 * * *" if number == 24 else f"0 */{number} * * *"
 
 
-def _at_times(said: str) -> str | None:
+def _at_times(phrase: str) -> str | None:
     """Parse days of the week, the month or the year, with a time of day."""
-    if said == "daily" or said.startswith("daily "):
-        said = "every day" + said.removeprefix("daily")
-    at, words = _time_in(said)
+    if phrase == "daily" or phrase.startswith("daily "):
+        phrase = "every day" + phrase.removeprefix("daily")
+    at, words = _time_in(phrase)
     if words in ("every", "each"):  # "every morning"
         words = "every day"
     at = at or MORNING

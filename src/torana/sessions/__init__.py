@@ -118,8 +118,8 @@ class Sessions:
                     skipped=skipped,
                 )
             )
-            said = [message for row in rows for message in _texts_in(row, newest=newest)]
-            yield [item for item in said if speaker in ("any", item.speaker)]
+            messages = [message for row in rows for message in _texts_in(row, newest=newest)]
+            yield [item for item in messages if speaker in ("any", item.speaker)]
             if len(rows) < _READ:
                 return
 
@@ -178,9 +178,9 @@ class Sessions:
             newest=newest,
         )
         rows = await self._database.run(work)
-        said = [(step * row["seq"], message) for row in rows for message in messages_of(row)[::step]]
+        placed = [(step * row["seq"], message) for row in rows for message in messages_of(row)[::step]]
         # The role of an answer is below that of its question.
-        behind = [it for it in said if it[0] > place or (it[1].role > role if newest else it[1].role < role)]
+        behind = [it for it in placed if it[0] > place or (it[1].role > role if newest else it[1].role < role)]
         page = cut(
             behind,
             limit,

@@ -49,7 +49,7 @@ _FILES = "files"
 _PLACE = "place"
 
 #: The text between a message and its files.
-_BEHIND = "Attachments of this message:"
+_ATTACHMENTS_HEADING = "Attachments of this message:"
 
 
 def dump(messages: Sequence[ModelMessage], *, speaker: str | None) -> tuple[bytes, int]:
@@ -77,7 +77,7 @@ def _storable_request(request: ModelRequest, speaker: str | None) -> ModelReques
 
 def with_files(content: str, turn_id: str, files: Sequence[UserContent]) -> list[UserContent]:
     """Return a message with its files as prompt content; ``turn_id`` is the message's turn."""
-    return [content, TextContent(_BEHIND, metadata={_FILES: turn_id}), *files]
+    return [content, TextContent(_ATTACHMENTS_HEADING, metadata={_FILES: turn_id}), *files]
 
 
 def shown_files(request: ModelRequest) -> Mapping[int, str]:
@@ -88,13 +88,17 @@ def shown_files(request: ModelRequest) -> Mapping[int, str]:
 def _shown_of(part: UserPromptPart) -> str | None:
     """Return the turn whose files ``with_files`` added to a prompt."""
     mark = None if isinstance(part.content, str) or len(part.content) < 2 else part.content[1]
-    return mark.metadata[_FILES] if isinstance(mark, TextContent) and mark.content == _BEHIND else None
+    return (
+        mark.metadata[_FILES]
+        if isinstance(mark, TextContent) and mark.content == _ATTACHMENTS_HEADING
+        else None
+    )
 
 
 def cut_off(content: str, text: str) -> list[ModelMessage]:
     """Return the messages of a cancelled turn for later requests: the question and the answer so far."""
-    said = (f"{text}\n\n(Cancelled at this point.)") if text else "(Cancelled before the reply.)"
-    return exchange(content, said)
+    reply = (f"{text}\n\n(Cancelled at this point.)") if text else "(Cancelled before the reply.)"
+    return exchange(content, reply)
 
 
 def exchange(content: str, reply: str) -> list[ModelMessage]:

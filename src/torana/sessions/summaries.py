@@ -145,8 +145,8 @@ def _lines(message: ModelMessage) -> Iterator[str]:
     for part in message.parts:
         match part:
             case UserPromptPart(content=str(text)):
-                said = history.indent_below(_truncate(text, _MESSAGE_CHARS))
-                yield f"{history.one_line(speaker or 'User')}: {said}"
+                content = history.indent_below(_truncate(text, _MESSAGE_CHARS))
+                yield f"{history.one_line(speaker or 'User')}: {content}"
             case TextPart(content=text) if text:
                 yield f"Assistant: {history.indent_below(_truncate(text, _MESSAGE_CHARS))}"
             # Other users of the session may receive the summary, so it omits private arguments and results.

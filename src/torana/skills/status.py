@@ -133,23 +133,23 @@ class SkillStatuses:
 
     def _all(self) -> Iterator[SkillStatus]:
         catalogue = self._skills.catalogue()
-        told: set[str] = set()
+        listed: set[str] = set()
         for skill in catalogue.loaded:
             decision = self._installed.decision_of(skill)
-            told.add(decision.slug if decision else "")
+            listed.add(decision.slug if decision else "")
             changed = decision is not None and decision.granted is not None and not _holds(decision, skill)
             fault = _NOT_GRANTED_ANY_MORE if changed else None
             yield _build_status(skill, decision, state="active", fault=fault)
         for item in catalogue.broken:
             decision = self._installed.decision(item.slug)
             ours = decision is not None and item.path == self._installed.path(decision)
-            told.add(item.slug if ours else "")
+            listed.add(item.slug if ours else "")
             yield _broken_status(item, decision if ours else None)
         # An active skill that is not loaded is either shadowed, or was placed by hand and deleted.
         waiting = [
             decision
             for decision in self._installed.decisions()
-            if decision.slug not in told and (decision.state != "active" or decision.folder is not None)
+            if decision.slug not in listed and (decision.state != "active" or decision.folder is not None)
         ]
         items = self._waiting.read(map(self._path, waiting))
         yield from map(_waiting_status, items, waiting)

@@ -150,7 +150,7 @@ def _refuse_folder(connection: Connection, owner: str, parts: list[str]) -> None
 
 
 def _spell(connection: Connection, owner: str, parts: list[str]) -> str:
-    """Return the name of a new file; an existing folder in it is spelled as in the names of the files there."""
+    """Return the name of a new file, with existing folders spelled as in the names of their other files."""
     for depth in range(len(parts) - 1, 0, -1):
         inside = rows.spelling_of(connection, owner, _key(parts[:depth]))
         if inside is not None:

@@ -19,8 +19,8 @@ _PER_USER = 1
 #: Seconds of processor time for a call; the largest ordinary query of a table takes half a second.
 _SECONDS = 2
 #: Seconds until a call must have a slot, and until it must have its result on a busy machine.
-_WAIT = 10.0
-_PATIENCE = 30.0
+_SLOT_TIMEOUT = 10.0
+_RESULT_TIMEOUT = 30.0
 _MEMORY = 512 * 1024 * 1024
 
 
@@ -30,7 +30,9 @@ class Computing:
     Users take turns: the calls of one user run one after the other, and delay no other user's calls.
     """
 
-    def __init__(self, *, seconds: int = _SECONDS, wait: float = _WAIT, patience: float = _PATIENCE) -> None:
+    def __init__(
+        self, *, seconds: int = _SECONDS, wait: float = _SLOT_TIMEOUT, patience: float = _RESULT_TIMEOUT
+    ) -> None:
         """``seconds`` limits a call's processor time. ``wait`` and ``patience`` are seconds of real time."""
         self._seconds = seconds
         self._wait = wait
@@ -56,7 +58,7 @@ class Computing:
             self._slots.release(user)
 
     async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any], *, user: str) -> Any:
-        """Call the function in a worker process. Raises ``ToolError``: the function's, or at a limit."""
+        """Call the function in a worker process. Raises its ``ToolError``, and ``ToolError`` at a limit."""
         async with self.slot(user):
             try:
                 async with asyncio.timeout(self._patience):

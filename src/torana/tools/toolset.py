@@ -31,7 +31,7 @@ from torana.tools.threads import ToolThreads
 _TIMEOUT = 60.0
 
 #: Tools that are fast for all arguments; docs/decisions/0028 has the measurements.
-_ALONE: tuple[Callable[..., Any], ...] = (
+_FAST_TOOLS: tuple[Callable[..., Any], ...] = (
     calculate,
     convert_units,
     current_time,
@@ -95,7 +95,7 @@ def build_toolset(
     ``ConfigInvalid`` for an operator's function with a name that exists, or a signature without a JSON schema.
     """
     toolset = _SteadyToolset(timeout=_TIMEOUT, computing=computing)
-    for function in (*_ALONE, *_COMPUTED, *chain.from_iterable(group.tools for group in groups)):
+    for function in (*_FAST_TOOLS, *_COMPUTED, *chain.from_iterable(group.tools for group in groups)):
         toolset.add_tool(_tool(function))
     for function in own:
         _add_own(toolset, function)

@@ -21,10 +21,11 @@ def read_answer(content: str) -> bool | None:
     return True if word in _YES else False if word in _NO else None
 
 
-def as_shown(approval: Approval, *, shared: bool) -> Approval:
-    """Return an approval as its readers may see it; ``shared`` is true in a session of several users.
+def with_visible_arguments(approval: Approval, *, shared: bool) -> Approval:
+    """Return an approval whose private arguments are hidden from its readers.
 
-    Private arguments are shown while the approval is open, because a person decides by them.
+    ``shared`` is true in a session of several users. Private arguments of an open approval are not hidden,
+    because a person decides by them.
     """
     hidden = approval.state != "open" and hides(approval.tool, shared=shared)
     return replace(approval, hidden=hidden)

@@ -35,20 +35,20 @@ from torana.store.rows.approval_questions import (
 )
 from torana.store.rows.approvals import Approval, ApprovalVerdict
 from torana.store.rows.audit import Act, record
-from torana.turns.approval_replies import as_shown
+from torana.turns.approval_replies import with_visible_arguments
 from torana.turns.journal import Persists
 
 #: Seconds between two checks of the clock and the row while an approval is open.
-_LOOK = 60.0
+_CHECK_INTERVAL = 60.0
 
-_NOBODY = "it needs approval, and there is no person to ask"
+_NO_PERSON = "it needs approval, and there is no person to ask"
 _TOO_LONG = (
     "it needs approval, and its arguments are too long for a person to review: they have more than "
     f"{LONGEST_ARGUMENTS:,} characters"
 )
 _NO_ANSWER = "it needs approval, and no answer came in time"
 
-_ELSEWHERE = (
+_RUN_BY_OTHER_REPLICA = (
     "Another replica runs the turn, and only that replica can check changed arguments. Send the decision to "
     "it, or approve the call without changed arguments."
 )
@@ -202,7 +202,7 @@ class Approvals:
         else:
             has_person = turn.place is not None and self._can_ask(turn.account)
         if not has_person:
-            return _NOBODY
+            return _NO_PERSON
         return _TOO_LONG if are_too_long(question.arguments) else None
 
     def _new(self, turn: Turn, question: Question, said: str) -> Approval:
@@ -226,7 +226,7 @@ class Approvals:
         """Wait until the approval is decided or has expired, and return it."""
         while True:
             left = (approval.expires_at - self._clock()).total_seconds()
-            await wait_first(waiting.woken, self._pause(min(_LOOK, max(0.0, left))))
+            await wait_first(waiting.woken, self._pause(min(_CHECK_INTERVAL, max(0.0, left))))
             work = partial(_look, turn=turn, approval=approval, now=self._clock(), lasts=self._lasts)
             approval = await run(work)
             if approval.state != "open":
@@ -241,7 +241,7 @@ class Approvals:
 
     async def _hide_private(self, approval: Approval) -> Approval:
         shared = await self._database.run(partial(rows.is_in_shared_session, approval=approval))
-        return as_shown(approval, shared=shared)
+        return with_visible_arguments(approval, shared=shared)
 
     async def _decide_on(self, found: Approval, choice: Choice, act: Act) -> Approval:
         if choice.digest not in (None, found.digest):
@@ -259,7 +259,7 @@ class Approvals:
     async def _check(self, approval: Approval, arguments: Mapping[str, Any]) -> None:
         waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
         if waiting is None:
-            raise NotWaiting(None if self._database.replica is None else _ELSEWHERE)
+            raise NotWaiting(None if self._database.replica is None else _RUN_BY_OTHER_REPLICA)
         if are_too_long(arguments):
             fault = FieldFault("/arguments", f"must have at most {LONGEST_ARGUMENTS:,} characters")
             raise InvalidField(f"`arguments` {fault.detail}", faults=[fault])
@@ -305,9 +305,9 @@ def answer(
 
 def _questions_meant(connection: Connection, inbound: Inbound, asked: list[Approval]) -> list[Approval]:
     """Return the questions, starting with the one that an HTTP message answers; none if it answers none."""
-    put = next((one for one in asked if rows.is_last_reply(connection, inbound, one)), None)
-    if put is not None:
-        return [put, *(one for one in asked if one is not put)]
+    answered = next((one for one in asked if rows.is_last_reply(connection, inbound, one)), None)
+    if answered is not None:
+        return [answered, *(one for one in asked if one is not answered)]
     if len(asked) != 1:
         return []
     was_shown = asked[0].delivery is not None or asked[0].replied_at is not None or asked[0].streamed
@@ -366,8 +366,8 @@ def _send_next_question(
     question = rows.next_question(connection, turn.id, at)
     if question is None:
         return
-    untold = said[rows.count_delivered_characters(connection, turn.id, but=question) :].strip()
-    text = question_after(untold, question.tool, question.arguments)
+    undelivered = said[rows.count_delivered_characters(connection, turn.id, but=question) :].strip()
+    text = question_after(undelivered, question.tool, question.arguments)
     number = deliveries.add_question(connection, turn, text, at=at)
     if number is not None:
         rows.record_question(connection, question, number, expires_at)

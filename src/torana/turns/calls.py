@@ -19,7 +19,7 @@ from torana.store.rows.approval_questions import arguments_text
 from torana.store.rows.approvals import Approval, size_of
 from torana.store.rows.reports.calls import CallRecords
 from torana.store.rows.reports.timings import StepTime
-from torana.turns.approval_replies import as_shown
+from torana.turns.approval_replies import with_visible_arguments
 from torana.turns.journal import call_of
 
 P = TypeVar("P", ToolCallPart, ToolReturnPart[Any])
@@ -73,7 +73,9 @@ def calls_of(turn: Turn, records: CallRecords, now: datetime) -> list[ToolCall]:
     results |= {part.tool_call_id: _result(part) for part in _parts(messages, ToolReturnPart)}
     # A later attempt of a call replaces an earlier one.
     times = {step.call_id or "": step for step in records.times}
-    approvals = {one.call_id: as_shown(one.at(now), shared=records.shared) for one in records.approvals}
+    approvals = {
+        one.call_id: with_visible_arguments(one.at(now), shared=records.shared) for one in records.approvals
+    }
 
     def build_call(call_id: str) -> ToolCall:
         part, result = called.get(call_id), results.get(call_id)

@@ -65,7 +65,7 @@ class Commands:
         return await self._database.run(work)
 
     async def _execute(self, word: str, *, owner: str, channel: str) -> str:
-        live = await self._database.run(partial(rows.of_channel, owner=owner, channel=channel))
+        live = await self._database.run(partial(rows.unfinished_in_channel, owner=owner, channel=channel))
         running = [turn for turn in live if turn.state in ("running", "waiting")]
         match word:
             case "/stop":

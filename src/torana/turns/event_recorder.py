@@ -49,8 +49,8 @@ class EventRecorder:
         self._journal.timings.end_all("failed" if ending.state == "failed" else "interrupted")
         written = None
         if stopped and self._journal.was_asking:
-            said = "".join(self._pieces[self._request_start :])
-            written = len(said.encode()) + self._journal.unsaid
+            text = "".join(self._pieces[self._request_start :])
+            written = len(text.encode()) + self._journal.unsaid
         return replace(
             ending,
             spent=self._journal.owed,

@@ -195,7 +195,7 @@ class Runner:
         """Run the queue of a session in which no turn runs: first the ``claimed`` turn, else the oldest."""
 
         def claim(connection: Connection) -> tuple[list[tuple[Turn, str]], Turn | None]:
-            unfinished = rows.unfinished_of(connection, session_id)
+            unfinished = rows.unfinished_in_session(connection, session_id)
             settled = [(turn, settled_text(connection, turn) if turn.attempt else "") for turn in unfinished]
             runs = any(turn.state != "queued" for turn in unfinished)
             if runs or self.claims_nothing:

@@ -96,14 +96,14 @@ class SessionChanges:
             columns["archived_at"] = self.clock() if values.archived else None
         work = partial(session_rows.change, owner=session.owner, session_id=session.id, values=columns)
         noted = with_record(work, auditable_act(session.owner, act), "session.change", session.id)
-        return _there(await self.database.run(noted), session_id)
+        return _require_session(await self.database.run(noted), session_id)
 
     async def reset(self, owner: str, session_id: str, *, act: Act | None = None) -> Session:
         """Hide all earlier messages from the model, as ``/new`` does; they stay stored."""
         session = await self._session(owner, session_id)
         work = partial(session_rows.reset, owner=session.owner, session_id=session.id)
         noted = with_record(work, auditable_act(session.owner, act), "session.reset", session.id)
-        return _there(await self.database.run(noted), session_id)
+        return _require_session(await self.database.run(noted), session_id)
 
     async def delete(self, owner: str, session_id: str, *, act: Act | None = None) -> Deleted:
         """Cancel the session's turns, wait for their end, and delete the session.
@@ -131,13 +131,13 @@ class SessionChanges:
 
     async def _cancel_all(self, session: Session) -> None:
         """Cancel the unfinished turns, newest first, so that no turn starts when an earlier turn ends."""
-        work = partial(rows.of_channel, owner=session.owner, channel=session.channel)
+        work = partial(rows.unfinished_in_channel, owner=session.owner, channel=session.channel)
         for turn in reversed(await self.database.run(work)):
             with suppress(NotFound, Erased):  # deleted in the meantime
                 await self.turns.cancel(turn.owner, turn.id)
 
 
-def _there(row: Mapping[Any, Any] | None, session_id: str) -> Session:
+def _require_session(row: Mapping[Any, Any] | None, session_id: str) -> Session:
     if row is None:
         raise _unknown(session_id)
     return session_of(row)

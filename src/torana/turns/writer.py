@@ -110,7 +110,7 @@ class TurnWriter:
         self, turn: Turn, ending: Ending, hold: Callable[[], bool], delayed: asyncio.Event | None
     ) -> tuple[list[Turn], Turn | None]:
         def finish(connection: Connection) -> tuple[list[Turn], Turn | None, list[BudgetWarning]]:
-            held = self._budgets.held_by(connection, turn)
+            held = self._budgets.reservation_of(connection, turn)
             if ending.stopped_at is not None:
                 self._budgets.stop(connection, turn, ending.stopped_at, asked=ending.stopped_request)
             ended, following = rows.finish(connection, turn, ending, hold=hold())

@@ -33,11 +33,11 @@ def decode(body: bytes, charset: str | None) -> str:
     for mark, encoding in _MARKS:
         if body.startswith(mark):
             return characters.decode(body[len(mark) :], encoding)
-    said = charset or ""
-    if not _is_known_charset(said) and (found := _IN_PAGE.search(body[:_HEAD])):
-        said = found[1].decode("ascii", "replace")
-    if _is_known_charset(said):
-        encoding = _WESTERN if _SAYS_LATIN.fullmatch(said) else said
+    name = charset or ""
+    if not _is_known_charset(name) and (found := _IN_PAGE.search(body[:_HEAD])):
+        name = found[1].decode("ascii", "replace")
+    if _is_known_charset(name):
+        encoding = _WESTERN if _SAYS_LATIN.fullmatch(name) else name
         return characters.decode(body, encoding)
     try:
         return body.decode("utf-8")

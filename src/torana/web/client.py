@@ -214,13 +214,13 @@ async def _read_page(
     if not response.is_success:
         # Messages repeat only the status, no text of an untrusted server.
         raise BadResponse(f"{_shorten_url(url)} answered {response.status_code}.", status=response.status_code)
-    said = response.headers.get("content-type", "")
-    media_type = said.partition(";")[0].strip().lower() or "application/octet-stream"
+    content_type = response.headers.get("content-type", "")
+    media_type = content_type.partition(";")[0].strip().lower() or "application/octet-stream"
     if types and not any(_fits(media_type, wanted) for wanted in types):
         known = media_type if _TYPE.fullmatch(media_type) else "of no known type"
         raise WrongType(f"{_shorten_url(url)} is {known}, which is not supported.")
     # httpx2's parser is not used: it calls the standard library's, which is quadratic and raises other errors.
-    charset = _CHARSET.search(said, 0, _TYPE_READ)
+    charset = _CHARSET.search(content_type, 0, _TYPE_READ)
     return WebPage(
         url=str(url),
         status=response.status_code,

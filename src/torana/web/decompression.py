@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 #: zlib detects gzip or zlib.
-_EITHER = 32 + zlib.MAX_WBITS
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 class InvalidCompression(Exception):
@@ -22,7 +22,7 @@ class Unpacker:
     def __init__(self, encoding: str, *, limit: int) -> None:
         if encoding not in {"", "identity", "gzip", "x-gzip"}:
             raise InvalidCompression("its encoding was not requested")
-        self._gzip = zlib.decompressobj(_EITHER) if encoding.endswith("gzip") else None
+        self._gzip = zlib.decompressobj(_GZIP_OR_ZLIB) if encoding.endswith("gzip") else None
         self._limit = limit
         self._fed = False
         self._body = bytearray()
@@ -41,7 +41,7 @@ class Unpacker:
         try:
             while piece and self._room:
                 if self._gzip.eof:  # a body may be several concatenated gzip files (RFC 1952)
-                    self._gzip = zlib.decompressobj(_EITHER)
+                    self._gzip = zlib.decompressobj(_GZIP_OR_ZLIB)
                 self._body += self._gzip.decompress(piece, self._room)
                 piece = self._gzip.unconsumed_tail or self._gzip.unused_data
         except zlib.error as error:

@@ -9,7 +9,7 @@ from torana.web import extract_program
 from torana.workers.worker import Worker, WorkerError
 
 #: Seconds for one page.
-_PATIENCE = 30.0
+_PAGE_TIMEOUT = 30.0
 #: The number of concurrent pages: more than the calls of ``web_fetch`` that one user may have at once.
 _AT_ONCE = 3
 #: The limits for one page: seconds of processor time, and bytes of memory.
@@ -34,7 +34,7 @@ class Reader:
     Workers are not reused: a page that takes over its worker cannot change another page.
     """
 
-    def __init__(self, *, patience: float = _PATIENCE) -> None:
+    def __init__(self, *, patience: float = _PAGE_TIMEOUT) -> None:
         self._patience = patience
         self._places = asyncio.Semaphore(_AT_ONCE)
 

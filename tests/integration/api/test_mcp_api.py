@@ -33,7 +33,7 @@ async def test_changed_mcp_tool_is_listed_approved_and_used(start: Start, tmp_pa
     state = tmp_path / "state"
     call = [ToolCallPart("shop_echo", {"text": "hello"})]
     app, client = await start(ScriptedModel(call, "once", call, "twice"), mcp=tables(state))
-    await app.core.acting.mcp.supervisors["shop"].tried.wait()
+    await app.core.tooling.mcp.supervisors["shop"].tried.wait()
     (tool,) = (await listed(client))["offered"]
     assert (tool["name"], tool["permission"], tool["description"]) == ("shop_echo", "allow", "Say it again.")
 
@@ -57,7 +57,7 @@ async def test_changed_mcp_tool_is_listed_approved_and_used(start: Start, tmp_pa
 
 async def test_status_and_metrics_report_mcp_servers(start: Start, tmp_path: Path) -> None:
     app, client = await start(mcp=tables(tmp_path / "state"))
-    await app.core.acting.mcp.supervisors["shop"].tried.wait()
+    await app.core.tooling.mcp.supervisors["shop"].tried.wait()
 
     (server,) = (await client.get("/v1/status")).json()["mcp"]
     assert (server["server"], server["state"], server["tools"]) == ("shop", "active", 1)

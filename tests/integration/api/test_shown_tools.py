@@ -87,7 +87,7 @@ def begin(start: Start) -> Iterator[Begin]:
                 max_response_bytes=1_000_000,
             )
             app, client = await start(model, **settings)
-            for server in app.core.acting.mcp.supervisors.values():
+            for server in app.core.tooling.mcp.supervisors.values():
                 await server.tried.wait()
             return Talk(client, provider)
 

@@ -199,7 +199,7 @@ async def test_message_of_sender_without_name_is_accepted(
 async def test_message_does_not_wait_for_sender_name(
     platform: SlackStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_NAME_PATIENCE", 0.05)
+    monkeypatch.setattr(module, "_NAME_TIMEOUT", 0.05)
     platform.hanging.add("users.info")
     assert (await heard_of(platform, {"text": "now"})).sender.name == ""
 

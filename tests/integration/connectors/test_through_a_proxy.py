@@ -78,11 +78,11 @@ class Way:
 
 CALLED = (LinePlatform, Meta, Program)
 WAYS = [
-    Way(platform=TelegramStandIn, hurry={"_POLL": 1, "_PATIENCE": 1.0, "_SETTLE": 0.5}),
-    Way(platform=SlackStandIn, hurry={"_PATIENCE": 1.0, "_GREETING": 1.0, "_PROBE": 0.5}),
+    Way(platform=TelegramStandIn, hurry={"_POLL": 1, "_CALL_TIMEOUT": 1.0, "_SETTLE": 0.5}),
+    Way(platform=SlackStandIn, hurry={"_CALL_TIMEOUT": 1.0, "_GREETING": 1.0, "_PROBE": 0.5}),
     Way(platform=FeishuStandIn),
     Way(platform=DingtalkStandIn),
-    Way(platform=DiscordStandIn, hurry={"_PATIENCE": 1.0}),
+    Way(platform=DiscordStandIn, hurry={"_CALL_TIMEOUT": 1.0}),
     *(Way(platform=one) for one in CALLED),
     *(Way(platform=one, is_hook=True) for one in CALLED),
 ]

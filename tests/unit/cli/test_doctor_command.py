@@ -116,7 +116,7 @@ def test_added_index_gives_a_warning(command: Command, place: Path) -> None:
         database.execute("CREATE INDEX quick ON turns (content)")
     code, out, _ = command("doctor")
     assert code == 0
-    assert "warning: `torana restore` refuses a backup of it: the index 'quick' is added" in out
+    assert "warning: `torana restore` would refuse a backup of this database: the index 'quick' is added" in out
 
 
 def test_damaged_database_is_reported(findings: Callable[[], dict[str, str]], place: Path) -> None:

@@ -183,11 +183,10 @@ async def test_position_of_matrix_passes_no_message_in_progress(in_time: InTime)
     position = SyncPosition(home)
     gates = {name: asyncio.Event() for name in ("one", "two", "three")}
 
-    class Sink:
-        async def hear(self, heard: IncomingMessage) -> None:
-            await gates[heard.text].wait()
+    async def process(heard: IncomingMessage) -> None:
+        await gates[heard.text].wait()
 
-    async with in_time(), concurrently(Sink()) as hear:
+    async with in_time(), concurrently(process) as hear:
         for name in gates:
             async with position.poll(hear) as messages:
                 await messages.hear(message(name, name))

@@ -234,7 +234,7 @@ async def test_pauses_grow_while_connections_break_soon(watch: Callable[..., Wat
 async def test_long_connection_resets_pauses(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "_GOOD", -1.0)  # every connection is long
+    monkeypatch.setattr(supervision, "_STABLE_SECONDS", -1.0)  # every connection is long
     end = asyncio.Event()
     watched = watch(*[RetryLater("no")] * 4, end)
     refused = [(await watched.pause())[0] for _ in range(4)]

@@ -124,7 +124,7 @@ class World:
         else:
             request = RequestTokens(likely=one.said, most=one.said) + RequestTokens.of_bytes(one.new)
         refused = self.budgets.hold(self.connection, one.turn, request).refusal is not None
-        if refused or usage.held_by(self.connection, one.turn.id).on is None:
+        if refused or usage.read_reservation(self.connection, one.turn.id).on is None:
             self.end(number)
             return None
         return one
@@ -219,12 +219,12 @@ def test_crash_charges_only_requests_that_were_sent(connection: Connection) -> N
     world = World(connection, limit=100_000, fixed=1_000)
     for _ in range(3):
         world.accept(1.0, 500)
-    waiting = usage.held_by(connection, world.running[2].turn.id)
+    waiting = usage.read_reservation(connection, world.running[2].turn.id)
 
     world.crash(2, OUTPUT)
 
     assert world.charged == 2 * (1_500 + OUTPUT)
-    assert usage.held_by(connection, world.running[2].turn.id) == waiting
+    assert usage.read_reservation(connection, world.running[2].turn.id) == waiting
     world.crash(0, OUTPUT)  # no request was sent since
     assert world.charged == 2 * (1_500 + OUTPUT)
 

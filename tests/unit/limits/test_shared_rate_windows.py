@@ -71,7 +71,7 @@ async def test_replicas_share_the_windows(open_rates: Open) -> None:
 async def test_messages_at_the_same_time_do_not_pass_the_limit(
     open_rates: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_rate_windows, "_PATIENCE", 60)  # for a busy machine
+    monkeypatch.setattr(shared_rate_windows, "_REDIS_TIMEOUT", 60)  # for a busy machine
     replicas = [open_rates(overall=10) for _ in range(3)]
 
     results = await asyncio.gather(*(is_accepted(rates, None) for rates in replicas for _ in range(20)))
@@ -150,7 +150,7 @@ async def test_messages_during_an_outage_count_after_it(
 async def test_replica_decides_alone_if_the_server_does_not_respond(
     open_rates: Open, redis: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_rate_windows, "_PATIENCE", 0.1)
+    monkeypatch.setattr(shared_rate_windows, "_REDIS_TIMEOUT", 0.1)
     monkeypatch.setattr(shared_rate_windows, "_RETRY", 1_000)
     rates = open_rates(per_user=3)
     redis.signal(signal.SIGSTOP)

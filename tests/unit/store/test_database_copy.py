@@ -241,7 +241,7 @@ def test_killed_copy_is_refused_by_gateways_and_continued(
 ) -> None:
     kill(sides, processes, label, rows)
 
-    for use in (sides.place.open, sides.place.check_there):
+    for use in (sides.place.open, sides.place.check_exists):
         with pytest.raises(
             OperatorError, match=r"unfinished copy.*[Cc]ontinue it with `torana database copy --to"
         ):

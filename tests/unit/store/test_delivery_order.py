@@ -31,7 +31,7 @@ def test_parts_of_a_reply_are_sent_before_the_next_reply(engine: Engine) -> None
         long, _ = add(connection, "one two three"), add(connection, "next")
 
         # The rows of the second and third part get higher numbers than the next reply.
-        rows.cut(connection, long, ["one", "two", "three"])
+        rows.cut(connection, long, ["one", "two", "three"], "")
 
         assert send_all(connection) == ["one", "two", "three", "next"]
 
@@ -39,7 +39,7 @@ def test_parts_of_a_reply_are_sent_before_the_next_reply(engine: Engine) -> None
 def test_parts_of_two_replies_do_not_mix(engine: Engine) -> None:
     with engine.begin() as connection:
         first, second = add(connection, "a b"), add(connection, "c d")
-        rows.cut(connection, second, ["c", "d"])
-        rows.cut(connection, first, ["a", "b"])
+        rows.cut(connection, second, ["c", "d"], "")
+        rows.cut(connection, first, ["a", "b"], "")
 
         assert send_all(connection) == ["a", "b", "c", "d"]

@@ -47,11 +47,11 @@ def plans_of(connection: Connection, work: Callable[[Connection], object]) -> li
     ("work", "index"),
     [
         (partial(rows.heads, account="home", now=AT), "ix_deliveries_open"),
-        (partial(rows.cut_off, account="home"), "ix_deliveries_open"),
+        (partial(rows.list_interrupted, account="home"), "ix_deliveries_open"),
         (partial(rows.sweep, accounts=["home"], now=AT), "ix_deliveries_open"),
-        (rows.waiting, "ix_deliveries_unsent"),
+        (rows.count_waiting, "ix_deliveries_unsent"),
     ],
-    ids=["heads", "cut_off", "sweep", "waiting"],
+    ids=["heads", "list_interrupted", "sweep", "count_waiting"],
 )
 def test_open_deliveries_are_found_by_index(
     engine: Engine, work: Callable[[Connection], object], index: str
@@ -106,7 +106,7 @@ def test_delivery_whose_text_changed_is_neither_split_nor_sent(engine: Engine) -
         read = add(connection, "Let me see.\n\nMay I run `pay`?\n\nAnswer yes or no.")
         connection.execute(sa.update(deliveries).values(text="Let me see."))
 
-        assert rows.cut(connection, read, ["Let me see.", "May I run `pay`?"]) is None
+        assert rows.cut(connection, read, ["Let me see.", "May I run `pay`?"], "") is None
         assert not rows.begin(connection, read, AT)
         (now,) = rows.list_deliveries(connection, "gateway", limit=2)
         assert (now.state, now.text) == ("pending", "Let me see.")

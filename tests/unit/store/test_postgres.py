@@ -149,7 +149,7 @@ async def test_nul_is_dropped_from_texts(database: PostgresDatabase) -> None:
 def test_second_gateway_is_refused_with_the_holder(
     database: PostgresDatabase, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "_PATIENCE", 0)
+    monkeypatch.setattr(writer_module, "_LOCK_TIMEOUT", 0)
 
     with pytest.raises(DatabaseBusy, match=r"is used by 'torana gateway on .*' at 127.0.0.1 since .* Stop it"):
         PostgresDatabase(url=PostgresUrl(postgres_url))
@@ -244,7 +244,7 @@ async def test_replica_upgrades_the_tables_while_older_replicas_write(postgres_s
 async def test_upgrade_that_older_replicas_do_not_survive_waits_for_their_end(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(writer_module, "_LOCK_TIMEOUT", 0.0)
     url = postgres_server.create("upgrade_alone")
     open_replica = partial(PostgresDatabase, url=PostgresUrl(url), replicated=True)
     with closing(await asyncio.to_thread(open_replica)):
@@ -257,7 +257,7 @@ async def test_upgrade_that_older_replicas_do_not_survive_waits_for_their_end(
 async def test_only_a_replica_shares_the_database(
     replicas: list[PostgresDatabase], postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "_PATIENCE", 0)
+    monkeypatch.setattr(writer_module, "_LOCK_TIMEOUT", 0)
 
     with pytest.raises(DatabaseBusy, match="is used by 'torana gateway on "):
         await asyncio.to_thread(lambda: PostgresDatabase(url=PostgresUrl(postgres_url), purpose="command"))

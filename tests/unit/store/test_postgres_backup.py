@@ -317,7 +317,7 @@ def test_restore_is_refused_while_a_gateway_uses_the_database(
     monkeypatch: pytest.MonkeyPatch,
     replicated: bool,
 ) -> None:
-    monkeypatch.setattr(writer_module, "_PATIENCE", 0)
+    monkeypatch.setattr(writer_module, "_LOCK_TIMEOUT", 0)
     gateway = PostgresDatabase(url=PostgresUrl(postgres_url), replicated=replicated)
     try:
         with engine.begin() as connection:

@@ -83,7 +83,7 @@ async def test_cancelled_run_leaves_no_process() -> None:
 
 async def test_end_of_a_cancelled_run_is_awaited_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting: list[threading.Thread] = []
-    wait = subprocess.Popen.wait
+    wait = subprocess.Popen[bytes].wait
 
     def note(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
         waiting.append(threading.current_thread())

@@ -26,7 +26,7 @@ class _Session:
 
 def connect(server: Server, content: Sequence[object], **result: object) -> Connection:
     session = _Session({"content": content, **result})
-    return Connection(server=server, session=cast("Any", session), signs=ConnectionState())
+    return Connection(server=server, session=cast("Any", session), state=ConnectionState())
 
 
 async def test_error_result_does_not_contain_the_server_secrets() -> None:

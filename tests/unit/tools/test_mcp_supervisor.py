@@ -25,7 +25,7 @@ class Announcing:
     is_busy = False
 
     def __init__(self, changes: Sequence[int], *, lists: int) -> None:
-        self.signs = ConnectionState()
+        self.state = ConnectionState()
         self._changes = changes
         self._left = lists
         self._listed = 0
@@ -33,9 +33,9 @@ class Announcing:
     async def list_tools(self, *, taken: frozenset[str]) -> Listing:
         self._listed += 1
         if self._listed in self._changes:
-            self.signs.look.set()
+            self.state.check_needed.set()
         if self._listed == self._left:
-            self.signs.end("the test is over")
+            self.state.end("the test is over")
         return Listing()
 
 
@@ -59,7 +59,7 @@ async def test_pauses_grow_while_a_server_announces_changes(
     waited: list[float] = []
 
     async def wait(event: asyncio.Event, *, seconds: float) -> None:
-        if event is connection.signs.end_seen:
+        if event is connection.state.has_ended:
             waited.append(seconds)
 
     @asynccontextmanager

@@ -453,7 +453,7 @@ async def test_call_that_an_orderly_stop_interrupts_is_charged(
     async with asyncio.timeout(20):
         while not model.requests:
             await database.run(lambda connection: connection.closed)
-    reserved = (await database.run(partial(usage.held_by, turn_id=turn.id))).tokens
+    reserved = (await database.run(partial(usage.read_reservation, turn_id=turn.id))).tokens
     await before.stop(grace=0)
 
     spent = (await level(database)).today

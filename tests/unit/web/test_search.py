@@ -12,7 +12,7 @@ from torana.tools import ToolError, promises
 from torana.tools.builtin.web import WebTools
 from torana.web import BadResponse, WebFault
 from torana.web.readable import Reader
-from torana.web.search import Hit, Search, SearchName, lacking, open_search
+from torana.web.search import Hit, Search, SearchName, open_search, search_fault
 
 _URL = f"http://{SITE}"
 _KEY = "s3cret-key"
@@ -104,7 +104,7 @@ async def test_empty_brave_response_gives_no_hits(web: Internet) -> None:
 def test_missing_settings_are_reported(
     name: SearchName, url: str | None, key: str | None, missing: str
 ) -> None:
-    said = lacking(name, url=url, api_key=key)
+    said = search_fault(name, url=url, api_key=key)
     assert missing in said
     assert bool(missing) == bool(said)
     assert (open_search(name, url=url, api_key=key) is None) == (bool(missing) or name == "none")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torana.characters import visible
+from torana.characters import remove_hidden
 from torana.web.charsets import decode
 from torana.web.extract_program import read_bounded
 from torana.web.readable import Reader, Unreadable
@@ -185,13 +185,13 @@ def test_any_bytes_are_decoded_to_text(body: bytes, charset: str | None) -> None
     ],
 )
 def test_invisible_characters_are_removed(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert remove_hidden(text) == shown
 
 
 @given(st.text())
 def test_visible_text_has_no_invisible_characters(text: str) -> None:
-    shown = visible(text)
-    assert visible(shown) == shown
+    shown = remove_hidden(text)
+    assert remove_hidden(shown) == shown
     assert not {unicodedata.category(char) for char in shown if char not in "\n\t\u200c\u200d"} & {
         "Cc",
         "Cf",

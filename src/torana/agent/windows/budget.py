@@ -37,8 +37,8 @@ _ANSWER_SHARE = 4
 #: bounds of the factor.
 _FIRST_FACTOR, _MARGIN, _LEAST_FACTOR, _MOST_FACTOR = 1.25, 1.05, 0.2, 6.0
 
-#: The newest factors that correct the estimate. Texts in one language can have half as many tokens again as
-#: texts in another language, so the largest of them counts.
+#: The number of newest factors of which the largest corrects the estimate: texts in one language can have 1.5
+#: times as many tokens as texts of the same length in another language.
 _FACTORS = 100
 
 #: Requests with fewer estimated tokens do not correct the estimate, because most of their tokens are the
@@ -90,7 +90,7 @@ class ContextBudget:
 
     @property
     def message_room(self) -> int | None:
-        """Return the estimated tokens that messages have at least; None before the window is known."""
+        """Return the minimum room for messages, in estimated tokens; None before the window is known."""
         room = self._room()
         return None if room is None else room // 4
 
@@ -138,8 +138,8 @@ class ContextBudget:
     def shrink(self, overflow: Overflow, estimated: Parts) -> None:
         """Make the requests smaller after the provider refused one.
 
-        If the refused request had files, a window that the provider stated is used, and otherwise nothing
-        changes. The smaller window holds for ten minutes: the error may be wrong, and it concerns all users.
+        If the refused request had files, only a window that the provider stated changes the size. The smaller
+        window applies for ten minutes: the error may be wrong, and it concerns all users.
         """
         self._questions = _QUESTIONS
         if overflow.window is not None and overflow.window < (self.window or overflow.window + 1):
@@ -236,7 +236,7 @@ def _fit_requests(model: Model, budget: ContextBudget) -> None:
                 fitted = _smaller(budget, fitted, error, messages, model_request_parameters)
                 stream = await stack.enter_async_context(open_stream(fitted))
             events = stream._get_event_iterator  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            vars(stream)["_get_event_iterator"] = lambda: _followed(stream, events(), budget, fitted.parts)
+            vars(stream)["_get_event_iterator"] = lambda: _follow(stream, events(), budget, fitted.parts)
             yield stream
 
     # Set on the object, so that the class stays unchanged.
@@ -267,7 +267,7 @@ def _smaller(
     return budget.fit(without_files(messages) if refused.parts.files else messages, parameters)
 
 
-async def _followed(
+async def _follow(
     stream: StreamedResponse,
     events: AsyncIterator[ModelResponseStreamEvent],
     budget: ContextBudget,

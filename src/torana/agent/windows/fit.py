@@ -142,7 +142,7 @@ def _instruction_tokens(messages: Sequence[ModelMessage], parameters: ModelReque
 
 
 def _with_short_instructions(parameters: ModelRequestParameters, room: int) -> ModelRequestParameters:
-    """Cut the end of the instructions off: first the summary, then memories and skills."""
+    """Cut the instructions at their end. The summary is their last part, after memories and skills."""
     parts: list[InstructionPart] = []
     for part in parameters.instruction_parts or ():
         text = _beginning(part.content, room)

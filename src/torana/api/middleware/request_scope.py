@@ -29,7 +29,7 @@ _LINGER_BYTES = 1024 * 1024
 #: The length of a path in the log. Masking a longer one would take milliseconds of the event loop.
 _PATH_LOGGED = 500
 
-#: Paths that monitoring requests again and again.
+#: Paths that monitoring programs request repeatedly.
 _UNTRACED = frozenset({"/health", "/metrics"})
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -56,7 +56,7 @@ class RequestScope:
             _describe(span, request, status)
 
     def _trace(self, scope: Scope) -> AbstractContextManager[SpanDetails]:
-        """Record a span below the span that the request's headers name; none for health checks and scrapes."""
+        """Record a span of the trace that the request's headers name. Paths of ``_UNTRACED`` have no span."""
         if scope["path"].removeprefix("/api") in _UNTRACED:
             return nullcontext(SpanDetails(""))
         place = SpanPlace(kind="server", headers=Headers(scope=scope))

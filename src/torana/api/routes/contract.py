@@ -10,11 +10,11 @@ from fastapi.responses import JSONResponse
 from torana.api.dependencies import require_scopes, services_of
 from torana.api.openapi import (
     COMMON_PROBLEMS,
+    deferred_message_answer,
     describe_problems,
     json_body,
     message_answer,
     message_headers,
-    message_later,
     problem_responses,
     with_headers,
 )
@@ -89,7 +89,7 @@ async def skills(
     dependencies=[require_scopes("message")],
     response_model=AnswerBody,
     response_description="The answer.",
-    responses={200: message_answer(), 202: message_later()}
+    responses={200: message_answer(), 202: deferred_message_answer()}
     | problem_responses(MESSAGE_PROBLEMS, reads_body=True),
     summary="Send a message, and wait for the answer or receive it as server-sent events",
     description="With `Accept: text/event-stream` the response is an event stream: `turn.accepted`, "

@@ -160,7 +160,7 @@ async def memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryWit
         },
         reads_body=True,
     ),
-    summary="Change a memory; the changed memory supersedes it",
+    summary="Change a memory: store a new one that supersedes it",
     description=_COUNTS,
     openapi_extra={"requestBody": json_body(MemoryChange)},
 )

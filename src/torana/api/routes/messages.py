@@ -5,7 +5,13 @@ from __future__ import annotations
 from fastapi import Request, Response
 
 from torana.api.dependencies import require_scopes, services_of
-from torana.api.openapi import json_body, message_answer, message_headers, message_later, problem_responses
+from torana.api.openapi import (
+    deferred_message_answer,
+    json_body,
+    message_answer,
+    message_headers,
+    problem_responses,
+)
 from torana.api.routes.contract import MESSAGE_PROBLEMS
 from torana.api.routes.message import answer_message
 from torana.api.routes.router import new_router
@@ -21,7 +27,7 @@ router = new_router()
     dependencies=[require_scopes("message")],
     response_model=AnswerBody,
     response_description="The answer.",
-    responses={200: message_answer(), 202: message_later()}
+    responses={200: message_answer(), 202: deferred_message_answer()}
     | problem_responses(MESSAGE_PROBLEMS | _PROBLEMS, reads_body=True),
     summary="Send a message with files",
     description="Works like `POST /message`; the body may also contain `files`.",

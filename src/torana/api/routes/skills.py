@@ -29,7 +29,7 @@ from torana.skills.installation.sources import ADDRESS_LIMIT
 ARCHIVES = ("application/zip", "application/gzip", "application/octet-stream")
 
 #: The time limit for an archive, in multiples of the limit for a JSON body.
-_PATIENCE = 4
+_ARCHIVE_TIME_FACTOR = 4
 
 _BOUND = "The token lacks the scope `skills`, or is bound to a user."
 _MISSING = "There is no such skill."
@@ -231,4 +231,4 @@ def _check_unbound(request: Request) -> None:
 
 
 async def _archive(request: Request, services: Services) -> bytes:
-    return await read_bytes(request, limit=PACKED_LIMIT, within=_PATIENCE * services.body_timeout)
+    return await read_bytes(request, limit=PACKED_LIMIT, within=_ARCHIVE_TIME_FACTOR * services.body_timeout)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torana.api.schemas.base import CLEAN, Id, Page, RequestBody, Time, Wire
 from torana.api.schemas.mcp import McpServerBody
 from torana.messages import DeliveryState
-from torana.store.rows.senders import Paired, SenderState
+from torana.store.rows.senders import SenderRecord, SenderState
 
 _Who = Annotated[
     str,
@@ -105,13 +105,13 @@ class SenderBody(Wire):
     decided_at: Time | None
 
     @classmethod
-    def from_paired(cls, paired: Paired) -> Self:
+    def from_record(cls, record: SenderRecord) -> Self:
         """Return the body of a stored sender."""
         return cls.from_object(
-            paired,
-            sender=f"{paired.asker.kind}:{paired.asker.sender}",
-            name=paired.asker.name,
-            account=paired.asker.account,
+            record,
+            sender=f"{record.asker.kind}:{record.asker.sender}",
+            name=record.asker.name,
+            account=record.asker.account,
         )
 
 

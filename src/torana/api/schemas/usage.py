@@ -28,7 +28,7 @@ class SpentBody(AmountBody):
 
     estimated_input: InputPartsBody
     summary_tokens: int
-    """The input and output tokens of summaries, which the other numbers contain."""
+    """The tokens of summaries, which `inputTokens` and `outputTokens` contain."""
 
 
 class SpentDay(SpentBody):
@@ -84,8 +84,8 @@ class SpentGroup(MicroSpentBody):
     """The usage of one value of `by`."""
 
     value: str | None
-    """The day, model, user, token, channel or schedule. Null for usage that has no such value, such as messages
-    by model, and for usage from before Torana stored these values.
+    """The day, model, user, token, channel or schedule. Null for usage without such a value (a
+    message has no model), and for usage from before Torana stored these values.
     """
 
 

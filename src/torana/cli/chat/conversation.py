@@ -18,7 +18,7 @@ from torana.cli.chat.output import Output
 from torana.cli.remote import other_token
 from torana.cli.terminal import on_one_line
 from torana.messages import utc_now
-from torana.store.rows.approval_questions import visible
+from torana.store.rows.approval_questions import escape_invisible
 
 #: Asks whether a call may run. Returns None if there is no terminal to ask on.
 AskUser = Callable[[str], Awaitable[bool | None]]
@@ -208,7 +208,7 @@ class Conversation:
     async def _decide(self, approval: dict[str, Any]) -> None:
         """Ask the user whether a tool may run. Without a terminal, deny it."""
         arguments = json.dumps(approval["arguments"], ensure_ascii=False)
-        call = on_one_line(visible(f"{approval['tool']} with {arguments}"))
+        call = on_one_line(escape_invisible(f"{approval['tool']} with {arguments}"))
         body = {"decision": "deny"}
         match await self._ask(f"Allow {call}? [y/N] "):
             case True:

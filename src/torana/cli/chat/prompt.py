@@ -36,9 +36,9 @@ HELP = (
 _CONTINUED = "\\"
 _ATTACH = "/attach"
 #: Seconds between two searches for late replies and reminders.
-_LOOK = 2.0
+_CHECK_INTERVAL = 2.0
 #: Seconds within which a second Ctrl-C at an empty prompt ends the chat.
-_TWICE = 2.0
+_INTERRUPT_INTERVAL = 2.0
 
 
 class ChatHistory(FileHistory):
@@ -110,7 +110,7 @@ class ChatPrompt:
             if await self._conversation.can_resume():
                 self._session.app.exit(result=None)
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
 
     def _print(self, reply: str) -> None:
         self._output.add(reply)
@@ -174,7 +174,7 @@ class ChatPrompt:
         now = time.monotonic()
         if event.current_buffer.text:
             event.current_buffer.reset()
-        elif now - self._interrupted_at < _TWICE:
+        elif now - self._interrupted_at < _INTERRUPT_INTERVAL:
             event.app.exit(exception=EOFError())
             return
         else:

@@ -27,7 +27,7 @@ _Approval = Annotated[
 ]
 _CallId = Annotated[
     str | None,
-    typer.Argument(help=("The call's id, after a turn's id, if the turn has several open approvals.")),
+    typer.Argument(help="The call's id. It is needed with the id of a turn that has several open approvals."),
 ]
 
 #: The prefix of approvals' ids.
@@ -128,9 +128,9 @@ def _show(item: dict[str, Any], *, instead: dict[str, Any] | None = None, as_jso
 
     With ``as_json`` it goes to standard error, because standard output is for programs.
     """
-    from torana.store.rows.approval_questions import arguments_text, visible
+    from torana.store.rows.approval_questions import arguments_text, escape_invisible
 
-    lines = [f"{item['id']}  {visible(item['tool'])}", arguments_text(item["arguments"])]
+    lines = [f"{item['id']}  {escape_invisible(item['tool'])}", arguments_text(item["arguments"])]
     if instead is not None:
         lines += ["approved with these arguments instead:", arguments_text(instead)]
     typer.echo("\n".join(lines), err=as_json)
@@ -168,8 +168,8 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _row(item: dict[str, Any]) -> tuple[str, ...]:
-    from torana.store.rows.approval_questions import visible
+    from torana.store.rows.approval_questions import escape_invisible
 
     until = item["expiresAt"][:16].replace("T", " ")
-    arguments = visible(json.dumps(item["arguments"], ensure_ascii=False))
-    return item["id"], visible(item["tool"]), until, item["turnId"], item["callId"], arguments
+    arguments = escape_invisible(json.dumps(item["arguments"], ensure_ascii=False))
+    return item["id"], escape_invisible(item["tool"]), until, item["turnId"], item["callId"], arguments

@@ -55,7 +55,7 @@ def backup(
     settings = options.settings
     now = datetime.now(UTC)
     database = backup_target(settings)
-    database.check_there()
+    database.check_exists()
     file = target or Path() if to is None else _directory(to)
     if file.is_dir():
         file /= backup_name(now)

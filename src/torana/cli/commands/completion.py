@@ -19,9 +19,8 @@ def completion(
 ) -> None:
     """Print the completion script of a shell.
 
-    Load the script in the startup file of the shell:
-    in ~/.bashrc `source <(torana completion bash)`,
-    in ~/.zshrc, after `compinit`, `source <(torana completion zsh)`,
-    in ~/.config/fish/config.fish `torana completion fish | source`.
+    Load the script in the startup file of the shell. For bash, add `source <(torana completion bash)` to
+    ~/.bashrc. For zsh, add `source <(torana completion zsh)` to ~/.zshrc, after `compinit`. For fish, add
+    `torana completion fish | source` to ~/.config/fish/config.fish.
     """
     show_callback(ctx, ctx.command.params[0], shell)

@@ -122,7 +122,9 @@ def _database(loaded: Loaded) -> str:
     )
     foreign = foreign_objects(path)
     return (
-        f"{found}; warning: `torana restore` refuses a backup of it: {', '.join(foreign)}" if foreign else found
+        f"{found}; warning: `torana restore` would refuse a backup of this database: {', '.join(foreign)}"
+        if foreign
+        else found
     )
 
 
@@ -156,15 +158,15 @@ def _skills(loaded: Loaded) -> str:
         raise OperatorError("; ".join(faults))
     waiting = [one.slug for one in statuses if one.state == "quarantine" or one.newer]
     unapproved = [one.slug for one in statuses if one.has_unapproved_scripts]
-    told = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
-    told += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
+    notes = f"; in quarantine: {', '.join(waiting)} (`torana skills approve`)" if waiting else ""
+    notes += f"; scripts not approved: {', '.join(unapproved)} (`torana skills approve`)" if unapproved else ""
     too_long = [one.slug for one in statuses if one.warnings]
-    told += (
+    notes += (
         f"; too long, so that only a part is used: {', '.join(too_long)} (`torana skills list`)"
         if too_long
         else ""
     )
-    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{told}"
+    return f"{counts['core']} core, {counts['user']} of your own in {loaded.settings.skills_dir}{notes}"
 
 
 def _sandbox(loaded: Loaded) -> str:
@@ -190,15 +192,15 @@ def _tools(loaded: Loaded) -> str:
 
 def _permissions(loaded: Loaded) -> str:
     count = len(loaded.settings.permissions)
-    told = f"{count} rules" if count else "no rules: each tool's default applies"
+    summary = f"{count} rules" if count else "no rules: each tool's default applies"
     gateway = running_gateway(loaded.settings)
     if gateway is None:
-        return f"{told}; a running gateway is needed to check their tool names" if count else told
+        return f"{summary}; a running gateway is needed to check their tool names" if count else summary
     try:
         unknown: list[str] = gateway.ask("GET", "/v1/tools", read=lambda document: list(document["unknown"]))
     except OperatorError:  # the check of the gateway reports this
-        return told
-    return f"{told}; warning: there is no tool {', '.join(unknown)}" if unknown else told
+        return summary
+    return f"{summary}; warning: there is no tool {', '.join(unknown)}" if unknown else summary
 
 
 def _connectors(loaded: Loaded) -> str:

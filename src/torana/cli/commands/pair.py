@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torana.api.schemas.connections import SenderBody
     from torana.config import Settings
     from torana.people.pairing import Pairing
-    from torana.store.rows.senders import Paired
+    from torana.store.rows.senders import SenderRecord
 
 app = new_app(is_group=True)
 
@@ -43,7 +43,7 @@ def list_(
     from torana.store.rows import senders as rows
 
     senders = options.read_store(partial(rows.list_senders, state=None, limit=limit))
-    found = [SenderBody.from_paired(sender) for sender in senders]
+    found = [SenderBody.from_record(sender) for sender in senders]
     print_list(
         {"items": [sender.model_dump(mode="json") for sender in found]},
         ("sender", "name", "account", "state", "user", "asked"),
@@ -113,7 +113,7 @@ def _decide(
     settings: Settings,
     word: str,
     body: Mapping[str, Any],
-    by_hand: Callable[[Pairing], Coroutine[Any, Any, Paired]],
+    by_hand: Callable[[Pairing], Coroutine[Any, Any, SenderRecord]],
 ) -> SenderBody:
     """Return the sender after the decision. Raises ``OperatorError`` if the decision is refused."""
     from torana.api.schemas.connections import SenderBody
@@ -123,7 +123,7 @@ def _decide(
     if gateway is not None:
         return gateway.ask("POST", f"/v1/pairing/{word}", body=body, read=SenderBody.model_validate)
     paired = run_by_hand(settings, lambda database: by_hand(Pairing(database=database, clock=utc_now)))
-    return SenderBody.from_paired(paired)
+    return SenderBody.from_record(paired)
 
 
 def _row(sender: SenderBody) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 #: Seconds that the process gets to end after everything is closed.
-_LEAVING = 1.0
+_EXIT_TIMEOUT = 1.0
 
 _TO_A_REAL_MODEL = """\
   The builtin model follows fixed rules. To choose a language model and connect a chat platform:
@@ -67,7 +67,7 @@ def serve(
 
 def _leave_behind() -> None:
     """End the process soon, even if a tool still runs in a thread, which cannot be stopped."""
-    end = threading.Timer(_LEAVING, os._exit, [0])
+    end = threading.Timer(_EXIT_TIMEOUT, os._exit, [0])
     end.daemon = True
     end.start()
 

@@ -63,8 +63,8 @@ def show(
     def read(connection: Connection) -> tuple[Session, list[SessionMessage]]:
         session = _find_session(connection, session_id)
         first = session.turns - turns + 1
-        said = rows.list_turns(connection, EVERYONE, session_id, from_seq=first, limit=turns)
-        return session, [message for row in said for message in messages_of(row)]
+        page = rows.list_turns(connection, EVERYONE, session_id, from_seq=first, limit=turns)
+        return session, [message for row in page for message in messages_of(row)]
 
     session, messages = options.read_store(read)
     if options.as_json:
@@ -122,10 +122,10 @@ def _every_message(connection: Connection, session_id: str) -> Iterator[SessionM
     from torana.store.rows import sessions as rows
 
     seq = 0
-    while said := rows.list_turns(connection, EVERYONE, session_id, from_seq=seq + 1, limit=LARGEST_PAGE):
-        for row in said:
+    while page := rows.list_turns(connection, EVERYONE, session_id, from_seq=seq + 1, limit=LARGEST_PAGE):
+        for row in page:
             yield from messages_of(row)
-        seq = said[-1]["seq"]
+        seq = page[-1]["seq"]
 
 
 def _find_session(connection: Connection, session_id: str) -> Session:

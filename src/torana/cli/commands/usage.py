@@ -37,8 +37,8 @@ def usage(
 ) -> None:
     """Show messages, tokens and money per day, and the state of the limits.
 
-    The division of the input tokens into parts is an estimate. The other numbers include the tokens of
-    summaries.
+    The parts of the input tokens (instructions, tools, history) are estimates. The tokens of summaries are also
+    contained in the input and output tokens.
     """
     from rich.console import Console
 

@@ -22,7 +22,7 @@ app = new_app(is_group=True)
 
 _UserId = Annotated[str, typer.Argument(help="The user's id: the value of `userId` in requests.")]
 #: Seconds. The gateway rewrites its whole database.
-_PATIENCE = 600
+_ERASURE_TIMEOUT = 600
 
 
 @app.command()
@@ -43,7 +43,7 @@ def export(
     partial = Path(name)
     try:
         place = f"/v1/users/{write_user_id(user_id)}/export"
-        with os.fdopen(handle, "wb") as out, gateway.stream("GET", place, timeout=_PATIENCE) as answer:
+        with os.fdopen(handle, "wb") as out, gateway.stream("GET", place, timeout=_ERASURE_TIMEOUT) as answer:
             for chunk in answer.iter_bytes():
                 out.write(chunk)
         with ZipFile(partial) as archive:
@@ -73,7 +73,7 @@ def erase(
         question = f"Permanently erase all data of {printable(user_id)!r}?"
         typer.confirm(question, abort=True, err=options.as_json)
     place = f"/v1/users/{write_user_id(user_id)}"
-    with the_gateway(settings).stream("DELETE", place, timeout=_PATIENCE) as answer:
+    with the_gateway(settings).stream("DELETE", place, timeout=_ERASURE_TIMEOUT) as answer:
         receipt = json.loads(answer.read())
     if options.as_json:
         typer.echo(json.dumps(receipt, indent=2))

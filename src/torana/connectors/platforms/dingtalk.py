@@ -173,14 +173,14 @@ class _Api(AppClient):
         if response.is_success and found:
             return found
         code, status = text_at(found, "code"), response.status_code
-        said = f"DingTalk answers {status}, {code or 'no code'}: {one_line(text_at(found, 'message'))}"
+        reason = f"DingTalk answers {status}, {code or 'no code'}: {one_line(text_at(found, 'message'))}"
         if code in _STALE:
-            raise Stale(said)
+            raise Stale(reason)
         if status == 429 or _LIMITS.search(code):
-            raise RetryLater(said, seconds=seconds(response.headers.get("Retry-After")))
+            raise RetryLater(reason, seconds=seconds(response.headers.get("Retry-After")))
         if response.is_server_error or code in _BUSY or not found:
-            raise OutcomeUnknown(said)
-        raise (_Forbidden if _FORBIDDEN.search(code) else PermanentError)(said)
+            raise OutcomeUnknown(reason)
+        raise (_Forbidden if _FORBIDDEN.search(code) else PermanentError)(reason)
 
 
 class Dingtalk(Connector[DingtalkSettings]):
@@ -260,20 +260,20 @@ class Dingtalk(Connector[DingtalkSettings]):
         _, found = await request_json("DingTalk", http, "POST", url, body=body)
         answer = as_object(found)
         code = answer.get("errcode")
-        said = f"DingTalk answers {code}: {one_line(text_at(answer, 'errmsg'))}"
+        reason = f"DingTalk answers {code}: {one_line(text_at(answer, 'errmsg'))}"
         if code == 0:
             return part.key
         if _is_rate_limited(answer) or code in _OLD_LIMITS:
-            raise RetryLater(said, seconds=_SHUT_OUT if _is_rate_limited(answer) else None)
-        raise (PermanentError if isinstance(code, int) and code != _OLD_BUSY else OutcomeUnknown)(said)
+            raise RetryLater(reason, seconds=_SHUT_OUT if _is_rate_limited(answer) else None)
+        raise (PermanentError if isinstance(code, int) and code != _OLD_BUSY else OutcomeUnknown)(reason)
 
     def _is_trusted_url(self, url: str) -> bool:
-        told, ours = _url(url), _url(self.settings.api_url)
-        if told.userinfo:
+        target, ours = _url(url), _url(self.settings.api_url)
+        if target.userinfo:
             return False
-        if (told.scheme, told.host, told.port) == (ours.scheme, ours.host, ours.port):
+        if (target.scheme, target.host, target.port) == (ours.scheme, ours.host, ours.port):
             return True
-        return told.scheme == "https" and told.host.endswith(".dingtalk.com")
+        return target.scheme == "https" and target.host.endswith(".dingtalk.com")
 
     async def _connect(self, http: httpx2.AsyncClient) -> ClientConnection:
         return await open_socket(await self._api.stream(http), platform="DingTalk")
@@ -317,36 +317,36 @@ class Dingtalk(Connector[DingtalkSettings]):
     def _parse_message(self, data: str) -> IncomingMessage | None:
         """Parse a message; return None for a malformed message, which is not repeated."""
         try:
-            said = _DingtalkMessage.model_validate_json(data)
+            message = _DingtalkMessage.model_validate_json(data)
         except ValidationError:
             return None
-        sender, direct = said.sender_staff_id or said.sender_id, said.conversation_type == "1"
-        text, attachments = self._content(said)
-        own = bool(sender) and said.sender_id == said.chatbot_user_id != ""
+        sender, direct = message.sender_staff_id or message.sender_id, message.conversation_type == "1"
+        text, attachments = self._content(message)
+        own = bool(sender) and message.sender_id == message.chatbot_user_id != ""
         if not sender or own or not (text or attachments):
             return None
-        reply_to = {"user": said.sender_staff_id or ""} if direct else dict[str, str]()
-        if self._is_trusted_url(said.session_webhook):
-            reply_to |= {"webhook": said.session_webhook, "until": str(said.session_webhook_expired_time)}
+        reply_to = {"user": message.sender_staff_id or ""} if direct else dict[str, str]()
+        if self._is_trusted_url(message.session_webhook):
+            reply_to |= {"webhook": message.session_webhook, "until": str(message.session_webhook_expired_time)}
         return IncomingMessage(
-            id=said.msg_id,
-            sender=Sender(id=sender, name=one_line(said.sender_nick)),
-            place=Place(chat=said.conversation_id, reply_to=reply_to),
+            id=message.msg_id,
+            sender=Sender(id=sender, name=one_line(message.sender_nick)),
+            place=Place(chat=message.conversation_id, reply_to=reply_to),
             text=text,
             direct=direct,
-            addressed=direct or said.is_in_at_list,
+            addressed=direct or message.is_in_at_list,
             attachments=attachments,
-            said_at=time_of(said.create_at, per_second=1_000),
+            said_at=time_of(message.create_at, per_second=1_000),
         )
 
-    def _content(self, said: _DingtalkMessage) -> tuple[str, list[Attachment]]:
+    def _content(self, message: _DingtalkMessage) -> tuple[str, list[Attachment]]:
         """Return the text of a message and its files; both empty for an unsupported kind."""
-        content = as_object(said.content)
-        match said.msgtype:
+        content = as_object(message.content)
+        match message.msgtype:
             case "text":
-                return text_at(as_object(said.text), "content").strip(), []
+                return text_at(as_object(message.text), "content").strip(), []
             case "richText":
-                return self._rich(content, addressed=said.is_in_at_list)
+                return self._rich(content, addressed=message.is_in_at_list)
             case "picture":
                 return "", self._file(content, "image", "picture")
             case "audio":  # DingTalk transcribes speech

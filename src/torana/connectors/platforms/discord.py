@@ -53,7 +53,7 @@ with warnings.catch_warnings():
 _log = logging.getLogger(__name__)
 
 #: Timeouts, in seconds, for a call and for closing the connection.
-_PATIENCE = 30.0
+_CALL_TIMEOUT = 30.0
 _CLOSING = 2.0
 #: The minimum duration of a session, in seconds. After a shorter session the connection fails, so that the next
 #: connection waits: Discord allows 1,000 sessions a day.
@@ -123,7 +123,7 @@ class Discord(Connector[DiscordSettings]):
         client = _Client(sink, people=people, age=timedelta(minutes=self.settings.catch_up_minutes))
         self._client = client
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_CALL_TIMEOUT):
                 await client.login(self.credentials)
             await _first_of(_listen(client, sink), client.failure(), _connect(client))
         except discord.LoginFailure as error:
@@ -144,7 +144,7 @@ class Discord(Connector[DiscordSettings]):
         if client is None:
             raise RetryLater("there is no connection to Discord")
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_CALL_TIMEOUT):
                 return await _send_or_edit(client, part)
         except discord.HTTPException as error:
             if error.status == _NO_TOKEN:
@@ -159,7 +159,7 @@ class Discord(Connector[DiscordSettings]):
 
     async def typing(self, place: Place) -> None:
         with suppress(Exception):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_CALL_TIMEOUT):
                 if self._client is not None:
                     await _channel(self._client, place).typing()
 
@@ -272,7 +272,7 @@ class _Client(discord.Client):
                 yield item
                 continue
             # New messages wait no longer than this. A closed client has no ``loop``.
-            until = asyncio.get_running_loop().time() + _PATIENCE
+            until = asyncio.get_running_loop().time() + _CALL_TIMEOUT
             for where in item if self._age else ():
                 for message in await self._fetch_missed_messages(where, until=until):
                     yield message
@@ -412,7 +412,7 @@ def _attachment(file: discord.Attachment) -> Attachment:
     async def fetch(limit: int) -> bytes:
         if file.size > limit:
             raise TooLarge
-        timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+        timeout = aiohttp.ClientTimeout(total=_CALL_TIMEOUT)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(file.url) as response:
             if response.status != 200:  # the URL gives access to the file, so the error omits it
                 raise ConnectionError(f"Discord answered {response.status} for the file")

@@ -210,15 +210,15 @@ class _Api(AppClient):
         if response.is_success and code == 0:
             return found
         code = code if isinstance(code, int) else 0
-        said = f"Feishu answers {response.status_code}, code {code}: {one_line(text_at(found, 'msg'))}"
+        reason = f"Feishu answers {response.status_code}, code {code}: {one_line(text_at(found, 'msg'))}"
         if code in _STALE:
-            raise Stale(said)
+            raise Stale(reason)
         if response.status_code == 429 or code in _LIMITS:
-            raise RetryLater(said, seconds=seconds(response.headers.get("x-ogw-ratelimit-reset")))
+            raise RetryLater(reason, seconds=seconds(response.headers.get("x-ogw-ratelimit-reset")))
         if response.is_server_error or code in _BUSY or not found:
-            raise OutcomeUnknown(said)
+            raise OutcomeUnknown(reason)
         kinds = ((_NO_CARD, _NoCard), (_GONE, _Gone))
-        raise next((kind for codes, kind in kinds if code in codes), PermanentError)(said)
+        raise next((kind for codes, kind in kinds if code in codes), PermanentError)(reason)
 
 
 class Feishu(Connector[FeishuSettings]):
@@ -457,10 +457,10 @@ def _post(content: dict[str, object]) -> tuple[str, list[tuple[AttachmentKind, s
 def _refusal(error: InvalidStatus) -> Exception:
     headers = error.response.headers
     reason = one_line(headers.get("handshake-msg", ""))
-    said = f"Feishu refused the long connection: {reason} ({error.response.status_code})"
+    message = f"Feishu refused the long connection: {reason} ({error.response.status_code})"
     if headers.get("handshake-autherrcode") == _TOO_MANY_CONNECTIONS:
-        return RetryLater(said)
-    return PermanentError(said) if headers.get("handshake-status") == "403" else ConnectionError(said)
+        return RetryLater(message)
+    return PermanentError(message) if headers.get("handshake-status") == "403" else ConnectionError(message)
 
 
 def _ping(service: int) -> bytes:

@@ -188,12 +188,12 @@ class LineConnector(HookedConnector[LineSettings]):
     def _fault(self, response: httpx2.Response, answer: Any) -> Exception:
         """Return the error for a status; an exhausted monthly quota has the same status as a rate limit."""
         status = response.status_code
-        told = f"LINE answered {status}{_describe_error(answer)}"
+        reason = f"LINE answered {status}{_describe_error(answer)}"
         if status == 401:
             return self._lock_out("LINE refuses the channel access token")
         if status == 429:
-            return RetryLater(told, seconds=seconds(response.headers.get("retry-after")))
-        return OutcomeUnknown(told) if status >= 500 else PermanentError(told)
+            return RetryLater(reason, seconds=seconds(response.headers.get("retry-after")))
+        return OutcomeUnknown(reason) if status >= 500 else PermanentError(reason)
 
 
 def _text(message: Any) -> tuple[str, bool]:
@@ -233,9 +233,9 @@ def _without(text: str, mentions: list[tuple[int, int]]) -> str:
 
 def _describe_error(answer: Any) -> str:
     match answer:
-        case {"message": str(told), "details": [{"message": str(detail), "property": str(place)}, *_]}:
-            return f": {told} ({place}: {detail})"[:200]
-        case {"message": str(told)}:
-            return f": {told}"[:200]
+        case {"message": str(text), "details": [{"message": str(detail), "property": str(place)}, *_]}:
+            return f": {text} ({place}: {detail})"[:200]
+        case {"message": str(text)}:
+            return f": {text}"[:200]
         case _:
             return ""

@@ -46,11 +46,11 @@ from torana.connectors.transport.markup import slack
 from torana.connectors.transport.parsing import time_of
 
 #: Timeouts, in seconds, for a call, for a connection's hello, and for a file.
-_PATIENCE = 30.0
+_CALL_TIMEOUT = 30.0
 _GREETING = 30.0
-_FILE_PATIENCE = 120.0
+_FILE_TIMEOUT = 120.0
 #: Timeout, in seconds, for a sender's name: Slack expects an acknowledgement within three seconds.
-_NAME_PATIENCE = 1.5
+_NAME_TIMEOUT = 1.5
 _NAMES = 1_000
 #: Seconds of silence before the connection is probed. It counts as dead if half of this time passes without a
 #: response.
@@ -69,11 +69,11 @@ _MESSAGE_SUBTYPES = frozenset({"", "file_share", "thread_broadcast", "me_message
 #: Reasons of a "disconnect" that only request a new connection.
 _RENEWALS = frozenset({"warning", "refresh_requested"})
 _CREDENTIALS = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
-_LATER = frozenset(
+_RETRIED_ERRORS = frozenset(
     {"ratelimited", "rate_limited", "service_unavailable", "team_added_to_org", "request_timeout"}
 )
 #: Errors after which the operation may have succeeded partly, according to Slack's reference.
-_UNSURE = frozenset({"internal_error", "fatal_error"})
+_UNCERTAIN_ERRORS = frozenset({"internal_error", "fatal_error"})
 
 _ENTITY = re.compile(r"<([^<>|]*)(?:\|([^<>]*))?>")
 
@@ -156,7 +156,7 @@ class Slack(Connector[SlackSettings]):
         """Listen; when Slack renews a connection, no event is lost."""
         ended: Exception | None = None
         async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=_PATIENCE, sock_connect=10)
+            timeout=aiohttp.ClientTimeout(total=_CALL_TIMEOUT, sock_connect=10)
         ) as session:
             self._web = AsyncWebClient(
                 token=self.settings.bot_token.get_secret_value(),
@@ -283,7 +283,7 @@ class Slack(Connector[SlackSettings]):
         if event.user not in self._names:
             name = ""
             with suppress(PermanentError, RetryLater, OutcomeUnknown, TimeoutError):
-                async with asyncio.timeout(_NAME_PATIENCE):
+                async with asyncio.timeout(_NAME_TIMEOUT):
                     user = _at(await self._call("users_info", user=event.user), "user")
                 named = _at(user, "profile", "display_name") or _at(user, "real_name") or _at(user, "name")
                 name = one_line(str(named or ""))
@@ -338,7 +338,7 @@ class Slack(Connector[SlackSettings]):
                 headers={"Authorization": f"Bearer {token}"},
                 allow_redirects=False,
                 proxy=self._client.proxy,
-                timeout=aiohttp.ClientTimeout(total=_FILE_PATIENCE, sock_read=_PATIENCE),
+                timeout=aiohttp.ClientTimeout(total=_FILE_TIMEOUT, sock_read=_CALL_TIMEOUT),
             ) as answer:
                 _check_file(answer, file)
                 size = answer.content_length or 0
@@ -404,14 +404,14 @@ class Slack(Connector[SlackSettings]):
         """Return the error for a response: the SDK's object, or aiohttp's if the body is not valid JSON."""
         status: int = getattr(answer, "status_code", None) or answer.status
         code = str(_at(getattr(answer, "data", None), "error") or "")
-        told = f"Slack answered {name.replace('_', '.')} with {code or status}"
-        if status == HTTPStatus.TOO_MANY_REQUESTS or code in _LATER:
-            return RetryLater(told, seconds=seconds(answer.headers.get("Retry-After")))
-        if not code or code in _UNSURE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return OutcomeUnknown(told)
+        reason = f"Slack answered {name.replace('_', '.')} with {code or status}"
+        if status == HTTPStatus.TOO_MANY_REQUESTS or code in _RETRIED_ERRORS:
+            return RetryLater(reason, seconds=seconds(answer.headers.get("Retry-After")))
+        if not code or code in _UNCERTAIN_ERRORS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return OutcomeUnknown(reason)
         if code in _CREDENTIALS and name != "auth_test":
             self._doubt.set()
-        return PermanentError(told)
+        return PermanentError(reason)
 
 
 def _envelope(data: str) -> _Envelope:
@@ -424,16 +424,16 @@ def _envelope(data: str) -> _Envelope:
 
 def _message(envelope: _Envelope) -> _Event | None:
     """Return the message of an envelope; an "app_mention" duplicates a "message" and is ignored."""
-    told = (envelope.payload or {}).get("event")
-    if not isinstance(told, Mapping) or cast("Mapping[str, object]", told).get("type") != "message":
+    data = (envelope.payload or {}).get("event")
+    if not isinstance(data, Mapping) or cast("Mapping[str, object]", data).get("type") != "message":
         return None
     try:
-        event = _Event.model_validate(told)
+        event = _Event.model_validate(data)
     except ValidationError:
         logging.getLogger(__name__).warning("slack_message_unreadable")
         return None
-    said = (event.subtype or "") in _MESSAGE_SUBTYPES and (event.text or event.files)
-    return event if said and event.channel and event.ts and (event.user or event.bot_id) else None
+    has_content = (event.subtype or "") in _MESSAGE_SUBTYPES and (event.text or event.files)
+    return event if has_content and event.channel and event.ts and (event.user or event.bot_id) else None
 
 
 def _check_reason(reason: str | None) -> None:
@@ -444,13 +444,13 @@ def _check_reason(reason: str | None) -> None:
 
 
 def _check_file(answer: aiohttp.ClientResponse, file: _File) -> None:
-    told = f"Slack answered {answer.status} for the file"
+    reason = f"Slack answered {answer.status} for the file"
     if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
-        raise RetryLater(told, seconds=seconds(answer.headers.get("Retry-After")))
+        raise RetryLater(reason, seconds=seconds(answer.headers.get("Retry-After")))
     if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise RetryLater(told)
+        raise RetryLater(reason)
     if answer.status != HTTPStatus.OK:
-        raise PermanentError(told)
+        raise PermanentError(reason)
     if answer.content_type == "text/html" and file.mimetype != "text/html":
         raise PermanentError(
             "Slack answered with a page instead of the file; the app needs the scope files:read"
@@ -484,7 +484,7 @@ def _key(message: object) -> object:
 def _is_slack_url(url: str | None, api_url: str) -> bool:
     """Return whether the token may be sent there: only to the API's host and its ``files.`` host."""
     with suppress(ValueError):
-        there, api = urlsplit(url or ""), urlsplit(api_url)
-        same = (there.scheme, there.port) == (api.scheme, api.port)
-        return same and there.hostname in (api.hostname, f"files.{api.hostname}")
+        target, api = urlsplit(url or ""), urlsplit(api_url)
+        same = (target.scheme, target.port) == (api.scheme, api.port)
+        return same and target.hostname in (api.hostname, f"files.{api.hostname}")
     return False

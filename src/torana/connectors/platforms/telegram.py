@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 #: Seconds for which Telegram holds an empty poll, and timeouts for other calls, downloads and the shutdown.
 _POLL: Final = 25
-_PATIENCE: Final = 30.0
+_CALL_TIMEOUT: Final = 30.0
 _DOWNLOAD: Final = 300.0
 _SETTLE: Final = 10.0
 _UPDATES: Final = ("message", "channel_post")
@@ -159,10 +159,10 @@ class Telegram(Connector[TelegramSettings]):
         context = httpx2.create_ssl_context()
         self._request = _Request(
             connection_pool_size=64,
-            read_timeout=_PATIENCE,
-            write_timeout=_PATIENCE,
-            connect_timeout=_PATIENCE,
-            pool_timeout=_PATIENCE,
+            read_timeout=_CALL_TIMEOUT,
+            write_timeout=_CALL_TIMEOUT,
+            connect_timeout=_CALL_TIMEOUT,
+            pool_timeout=_CALL_TIMEOUT,
             httpx_kwargs={"verify": context},
         )
         self._bot = Bot(
@@ -172,7 +172,7 @@ class Telegram(Connector[TelegramSettings]):
             request=self._request,
             get_updates_request=self._request,
         )
-        self._downloads = httpx2.AsyncClient(verify=context, timeout=_PATIENCE)
+        self._downloads = httpx2.AsyncClient(verify=context, timeout=_CALL_TIMEOUT)
 
     @property
     def credentials(self) -> str:
@@ -209,30 +209,30 @@ class Telegram(Connector[TelegramSettings]):
 
     async def _poll(self, offset: int | None, *, wait: int) -> Sequence[Update]:
         return await self._bot.get_updates(
-            offset=offset, timeout=wait, allowed_updates=_UPDATES, read_timeout=_PATIENCE
+            offset=offset, timeout=wait, allowed_updates=_UPDATES, read_timeout=_CALL_TIMEOUT
         )
 
     async def _call(self, call: Awaitable[T]) -> T:
         """Make a call for ``run``, which ends with the call's error."""
         try:
-            async with asyncio.timeout(_POLL + _PATIENCE):
+            async with asyncio.timeout(_POLL + _CALL_TIMEOUT):
                 return await call
         except (_Failed, TelegramError, TimeoutError) as error:
             raise self._end(error) from None  # the original error may quote the token
 
     def _end(self, error: Exception) -> Exception:
-        told = _describe_error(error, self._secret)
+        reason = _describe_error(error, self._secret)
         match error:
             case _Failed(code=401 | 404):
-                return PermanentError(f"Telegram rejects the bot token ({told}): get it from @BotFather")
+                return PermanentError(f"Telegram rejects the bot token ({reason}): get it from @BotFather")
             case _Failed(code=409):
                 return ConnectionError(
-                    f"another program receives this bot's messages ({told}): stop it, or create another bot"
+                    f"another program receives this bot's messages ({reason}): stop it, or create another bot"
                 )
             case _Failed(code=429):
-                return RetryLater(told, seconds=error.seconds)
+                return RetryLater(reason, seconds=error.seconds)
             case _:
-                return ConnectionError(told)
+                return ConnectionError(reason)
 
     @contextmanager
     def _counting_calls(self) -> Generator[None]:
@@ -258,7 +258,7 @@ class Telegram(Connector[TelegramSettings]):
     async def send(self, part: Part) -> str:
         try:
             with self._counting_calls():
-                async with asyncio.timeout(2 * _PATIENCE):
+                async with asyncio.timeout(2 * _CALL_TIMEOUT):
                     return await self._deliver(part)
         except (_Failed, TelegramError, TimeoutError) as error:
             raise self._connector_error(error) from None  # the original error may quote the token
@@ -315,18 +315,18 @@ class Telegram(Connector[TelegramSettings]):
 
     def _connector_error(self, error: Exception) -> Exception:
         """Return the connector error for a failed call about a message or a file."""
-        told = _describe_error(error, self._secret)
+        reason = _describe_error(error, self._secret)
         match error:
             case _Failed(code=429):
-                return RetryLater(told, seconds=error.seconds)
+                return RetryLater(reason, seconds=error.seconds)
             case _Failed(code=401 | 404):  # about the token, not the message; `run` gets the error too
-                return RetryLater(told)
+                return RetryLater(reason)
             case _Failed(code=code) if 400 <= code < 500:
-                return PermanentError(told)
+                return PermanentError(reason)
             case TelegramError(__cause__=cause) if isinstance(cause, _UNSENT):
-                return RetryLater(told)
+                return RetryLater(reason)
             case _:
-                return OutcomeUnknown(told)
+                return OutcomeUnknown(reason)
 
     def _parse_update(self, update: Update, me: User) -> IncomingMessage | None:
         """Return the message of an update, or None for an update that is no message of a user."""
@@ -426,8 +426,10 @@ def _is_mentioned(message: Message, me: User) -> bool:
     name = f"@{me.username}".lower()
     for one in message.entities or message.caption_entities:
         if one.type in {"mention", "bot_command"}:
-            said = text[2 * one.offset : 2 * (one.offset + one.length)].decode("utf-16-le", "replace").lower()
-            if said.endswith(name):
+            mention = (
+                text[2 * one.offset : 2 * (one.offset + one.length)].decode("utf-16-le", "replace").lower()
+            )
+            if mention.endswith(name):
                 return True
     return False
 

@@ -49,7 +49,7 @@ _SIGNATURES = 10
 #: Minimum length, in bytes, of a secret, as the standard requires.
 _SECRET_BYTES = 24
 #: Status codes after which the same message may be sent again.
-_AGAIN = (408, 409, 425)
+_RETRIED_STATUSES = (408, 409, 425)
 
 
 def _path(path: str) -> str:
@@ -194,8 +194,8 @@ class Webhook(Connector[WebhookSettings]):
         try:
             async with self._client.stream(
                 "POST", url, content=body, headers=self._signature(part.key, body)
-            ) as said:
-                _check(said)  # the body is not read
+            ) as answer:
+                _check(answer)  # the body is not read
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise RetryLater(f"cannot connect to the program ({type(error).__name__})") from error
         except httpx2.HTTPError as error:
@@ -208,11 +208,11 @@ class Webhook(Connector[WebhookSettings]):
             given = [headers.get("x-hub-signature-256", "")]
             right = [f"sha256={self._digest(n, request.body).hex()}" for n in range(len(self.settings.secrets))]
         else:
-            told = f"{headers.get('webhook-id', '')}.{headers.get('webhook-timestamp', '')}.".encode(
+            signed = f"{headers.get('webhook-id', '')}.{headers.get('webhook-timestamp', '')}.".encode(
                 errors="replace"
             )
             given = headers.get("webhook-signature", "").split(" ", _SIGNATURES)[:_SIGNATURES]
-            right = [_v1(self._digest(n, told + request.body)) for n in range(len(self.settings.secrets))]
+            right = [_v1(self._digest(n, signed + request.body)) for n in range(len(self.settings.secrets))]
         # All pairs are compared, each in constant time.
         matches = [
             hmac.compare_digest(one.encode(errors="replace"), other.encode())
@@ -225,10 +225,10 @@ class Webhook(Connector[WebhookSettings]):
         """Return whether the signed time is near the current time; GitHub signs no time."""
         if self.settings.scheme == "github":
             return True
-        told = headers.get("webhook-timestamp", "")
-        if not (told.isascii() and told.isdigit() and len(told) < 16):
+        timestamp = headers.get("webhook-timestamp", "")
+        if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 16):
             return False
-        return abs(time.time() - int(told)) <= self.settings.tolerance
+        return abs(time.time() - int(timestamp)) <= self.settings.tolerance
 
     def _parse_call(self, headers: Mapping[str, str], body: jsonpath.JSONValue) -> IncomingMessage | None:
         """Parse the message of a call; None if there is none. Raises ``ValueError`` for an invalid one."""
@@ -311,15 +311,15 @@ def _reply(part: Part) -> bytes:
 
 def _check(answer: httpx2.Response) -> None:
     """Raise the connector error for a response that is no success."""
-    status, told = answer.status_code, f"the program answered {answer.status_code}"
+    status, reason = answer.status_code, f"the program answered {answer.status_code}"
     if answer.is_success:
         return
     wait = _seconds(answer.headers.get("retry-after"))
     if status == 429 or (status == 503 and wait is not None):
-        raise RetryLater(told, seconds=wait)
-    if status >= 500 or status in _AGAIN:
-        raise OutcomeUnknown(told)
-    raise PermanentError(told)  # redirects are not followed: the operator must change the URL
+        raise RetryLater(reason, seconds=wait)
+    if status >= 500 or status in _RETRIED_STATUSES:
+        raise OutcomeUnknown(reason)
+    raise PermanentError(reason)  # redirects are not followed: the operator must change the URL
 
 
 def _seconds(retry_after: str | None) -> float | None:

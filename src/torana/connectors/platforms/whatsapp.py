@@ -233,20 +233,20 @@ class Whatsapp(HookedConnector[WhatsappSettings]):
         status = response.status_code
         match answer:
             case {"error": {"code": int(code)}}:
-                told = f"Meta answered {status}, code {code}{_describe_error(answer)}"
+                reason = f"Meta answered {status}, code {code}{_describe_error(answer)}"
             case _:
-                code, told = None, f"Meta answered {status}"
+                code, reason = None, f"Meta answered {status}"
         if status == 401 or code in _LOCKED_OUT:
             return self._lock_out("Meta refuses the access token")  # Meta's own text may quote the token
         if status == 429 or code in _TOO_MANY:
-            return RetryLater(told, seconds=seconds(response.headers.get("retry-after")))
-        return OutcomeUnknown(told) if status >= 500 else PermanentError(told)
+            return RetryLater(reason, seconds=seconds(response.headers.get("retry-after")))
+        return OutcomeUnknown(reason) if status >= 500 else PermanentError(reason)
 
 
 def _describe_error(answer: Any) -> str:
     match answer:
-        case {"error": {"error_data": {"details": str(told)}}} | {"error": {"message": str(told)}}:
-            return f": {told[:200]}"
+        case {"error": {"error_data": {"details": str(text)}}} | {"error": {"message": str(text)}}:
+            return f": {text[:200]}"
         case _:
             return ""
 

@@ -124,7 +124,7 @@ class Connectors:
 
     async def status(self) -> Sequence[Mapping[str, Any]]:
         """Return the status of each account, with its numbers of open and held deliveries."""
-        waiting = await self._admission.database.run(deliveries.waiting)
+        waiting = await self._admission.database.run(deliveries.count_waiting)
         return [
             {
                 "account": status.account,

@@ -117,7 +117,7 @@ class Ingress:
         # Earlier messages of the chat come first, even if their files take longer.
         turnstile = self._chats.setdefault(heard.place.chat, asyncio.Lock())
         async with turnstile:
-            while (hindrance := await self._reason_to_reject(heard, message_files)) is not None:
+            while (hindrance := await self._try_to_hear(heard, message_files)) is not None:
                 if isinstance(hindrance, Draining):
                     await asyncio.Event().wait()
                 _log.warning("message_waits_for_store", extra={"reason": hindrance.detail})
@@ -135,10 +135,8 @@ class Ingress:
         """Return the ids of up to ``most`` paired senders, the latest first."""
         return await self._pairing.approved_ids(self._kind, most)
 
-    async def _reason_to_reject(
-        self, heard: IncomingMessage, message_files: MessageFiles
-    ) -> GatewayError | None:
-        """Return the reason why the message cannot be accepted at the moment."""
+    async def _try_to_hear(self, heard: IncomingMessage, message_files: MessageFiles) -> GatewayError | None:
+        """Accept or reject a message, or return the error that prevents this at the moment."""
         try:
             await self._hear(heard, message_files)
         except (Draining, Overloaded, StoreUnavailable) as error:

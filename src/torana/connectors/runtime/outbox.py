@@ -30,13 +30,13 @@ from torana.turns.events.activity import Activity
 REPEATED = "(sent again) "
 
 #: Maximum number of lines (conversations) with a delivery in progress.
-_ABREAST = 8
+_PARALLEL_LINES = 8
 
 #: Timeout, in seconds, for one call of the platform.
 _CALL = 60.0
 
 #: The longest time between two checks, and the same with other replicas, whose deliveries cause no event here.
-_LOOK, _LOOK_SHARED = 60.0, 2.0
+_CHECK_INTERVAL, _SHARED_CHECK_INTERVAL = 60.0, 2.0
 
 #: Seconds before the second attempt to send a part.
 _FIRST_PAUSE = 0.5
@@ -89,7 +89,7 @@ class Outbox:
 
         Deliveries that an earlier connection or process left unfinished first become unsure.
         """
-        for delivery in await self._database.run(partial(deliveries.cut_off, account=self._account)):
+        for delivery in await self._database.run(partial(deliveries.list_interrupted, account=self._account)):
             await self._unsure(connector, delivery, "the connection ended while it was sent")
         tasks: set[asyncio.Task[None]] = set()
         self._busy.clear()
@@ -119,11 +119,11 @@ class Outbox:
         later = [head for head in waiting if now < head.due_at <= now + FRESH]
         self._look_in = min(
             [
-                _LOOK if self._database.replica is None else _LOOK_SHARED,
+                _CHECK_INTERVAL if self._database.replica is None else _SHARED_CHECK_INTERVAL,
                 *((head.due_at - now).total_seconds() for head in later),
             ]
         )
-        due = [head for head in waiting if head not in later][: max(0, _ABREAST - len(self._busy))]
+        due = [head for head in waiting if head not in later][: max(0, _PARALLEL_LINES - len(self._busy))]
         self._busy.update(head.line for head in due)
         if not self._busy:
             self._idle.set()
@@ -139,7 +139,7 @@ class Outbox:
             await self._pause(1.0)  # the stored state stays valid: at worst the delivery is unsure
         except Exception:  # noqa: BLE001 - no caller awaits this task
             _log.exception("delivery_failed", extra={"delivery_id": delivery.id})
-            await self._pause(_LOOK)
+            await self._pause(_CHECK_INTERVAL)
         finally:
             self._busy.discard(delivery.line)
             self.wake()

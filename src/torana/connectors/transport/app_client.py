@@ -26,7 +26,7 @@ T = TypeVar("T")
 #: Timeout, in seconds, for one step of a call.
 _SECONDS = 30.0
 #: A token is renewed this many seconds before it expires.
-_EARLY = 300.0
+_RENEWAL_MARGIN = 300.0
 
 
 class Stale(RetryLater):
@@ -93,7 +93,7 @@ class AppClient(ABC):
         async with self._lock:
             if time.monotonic() >= self._until or self._token == instead_of:
                 self._token, lasts = await self._new_token(http)
-                self._until = time.monotonic() + lasts - _EARLY
+                self._until = time.monotonic() + lasts - _RENEWAL_MARGIN
             return self._token
 
     @abstractmethod

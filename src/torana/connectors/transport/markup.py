@@ -30,7 +30,7 @@ _SPECIAL = re.compile(r"[*_~`|>\\\[\]#<-]")
 
 #: More than ten nested quotations and lists on one line.
 _LEVEL = r"[ \t]{0,3}(?:>|[-*+][ \t]|\d{1,9}[.)][ \t])"
-_DEEP = re.compile(rf"^((?:{_LEVEL}){{10}})(?:{_LEVEL})+", re.MULTILINE)
+_DEEP_NESTING = re.compile(rf"^((?:{_LEVEL}){{10}})(?:{_LEVEL})+", re.MULTILINE)
 #: A line that begins a code block and has a long info string, which would not be shown.
 _LONG_INFO = re.compile(r"^( {0,3})(?=(?:`{3,}[^`\n]{41,}|~{3,}[^\n]{41,})$)", re.MULTILINE)
 
@@ -62,7 +62,7 @@ def render(markdown: str, dialect: Dialect) -> str:
 
 def escape_unrendered(markdown: str) -> str:
     """Change constructs whose text a Markdown parser would drop silently. The function is idempotent."""
-    return _LONG_INFO.sub(r"\1\\", _DEEP.sub(r"\1", markdown))
+    return _LONG_INFO.sub(r"\1\\", _DEEP_NESTING.sub(r"\1", markdown))
 
 
 class _Renderer:

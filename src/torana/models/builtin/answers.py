@@ -84,8 +84,8 @@ def _result(part: ToolReturnPart) -> str:
     text = part.model_response_str(wrap_if_error=False).strip()
     match part.outcome:
         case "success":
-            said = result_for_people(part.tool_name, text)
-            return said or f"{part.tool_name} is done; it returned nothing."
+            text = result_for_people(part.tool_name, text)
+            return text or f"{part.tool_name} is done; it returned nothing."
         case "failed" | "denied":
             return failure_for_people(text) or (f"{part.tool_name} {part.outcome}, without a reason.")
         case _:

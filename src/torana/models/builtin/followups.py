@@ -51,7 +51,10 @@ def complete(
 def _continue(
     message: BuiltinMessage, before: BuiltinMessage | None, calls: Sequence[ExplicitCall]
 ) -> ExplicitCall | None:
-    """Return the call of a message after ``before`` and after calls, newest first."""
+    """Return the call of a message that continues an earlier one.
+
+    ``before`` is the message before it; ``calls`` are the calls of all earlier messages, the newest first.
+    """
     phrase = message.phrase
     if not phrase:
         return None
@@ -66,7 +69,7 @@ def _about_list(phrase: str, calls: Sequence[ExplicitCall]) -> ExplicitCall | No
     named = (call.arguments["name"] for call in calls if call.tool in _LIST_TOOLS and call.arguments["name"])
     name = next(named, lists.DEFAULT_LIST)
     recent = bool(calls) and calls[0].tool in _LIST_TOOLS
-    found = lists.nameless(phrase, name=name, recent=recent)
+    found = lists.read_unnamed_list(phrase, name=name, recent=recent)
     return ExplicitCall(*found) if found else None
 
 

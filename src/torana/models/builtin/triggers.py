@@ -42,8 +42,8 @@ def _match_phrase(phrase: str, text: str) -> Mapping[str, str] | None:
         if match is None:
             return None
         begin, match = match.end(), pattern.search(text, match.end() + 1)
-        said = text[begin : match.start()] if match else ""
-        if not said or found.setdefault(name, said).casefold() != said.casefold():
+        value = text[begin : match.start()] if match else ""
+        if not value or found.setdefault(name, value).casefold() != value.casefold():
             return None
     return found if match else None
 

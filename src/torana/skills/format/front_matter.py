@@ -35,7 +35,7 @@ TOOL_NAMES = re.compile(r"(?:[^\s,()]|\([^()]*\))+")
 
 _BLOCK = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _UNQUOTED_COLON = re.compile(r"^([\w-]+):[ \t]+([^\s\"'\[{|>&*!%@`#].*:(?:[ \t].*)?)$", re.MULTILINE)
-_NOTHING = frozenset({"", "~", "null"})
+_NULL_VALUES = frozenset({"", "~", "null"})
 
 
 def split(text: str) -> tuple[Fields, str]:
@@ -70,7 +70,7 @@ def split(text: str) -> tuple[Fields, str]:
 
 def text_of(value: Value | None) -> str | None:
     """Return the value as one line of text, or None if it is empty or not text."""
-    if not isinstance(value, str) or value.strip() in _NOTHING:
+    if not isinstance(value, str) or value.strip() in _NULL_VALUES:
         return None
     return " ".join(value.split())
 

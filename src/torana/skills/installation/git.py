@@ -111,12 +111,12 @@ class _Run:
 
     async def __call__(self, *arguments: str) -> bytes:
         """Return the output of git. Raises ``SkillInvalid`` with git's message on failure."""
-        code, printed, told = await self._run(arguments)
+        code, output, stderr = await self._run(arguments)
         if code == 0:
-            return printed
-        if "out of memory" in told.lower() or await asyncio.to_thread(_is_full, self.repository):
+            return output
+        if "out of memory" in stderr.lower() or await asyncio.to_thread(_is_full, self.repository):
             raise SkillInvalid(_TOO_LARGE)
-        words = " ".join(told.split())[:300] or f"git ended with {code}"
+        words = " ".join(stderr.split())[:300] or f"git ended with {code}"
         raise SkillInvalid(f"git could not fetch the source: {words}")
 
     async def has(self, name: str) -> bool:
@@ -138,7 +138,7 @@ class _Run:
             raise SkillInvalid(f"git cannot be run ({error.strerror}); install git.") from error
         try:
             # Read both to the end while git runs: a full pipe would block it.
-            printed, told = await asyncio.gather(
+            output, errors = await asyncio.gather(
                 _read_bounded(process, process.stdout, _TAR_LIMIT),
                 _read_bounded(process, process.stderr, 64 * 1024),
             )
@@ -147,9 +147,9 @@ class _Run:
             if process.returncode is None:
                 _kill(process)
                 await process.communicate()
-        if len(printed) > _TAR_LIMIT:
+        if len(output) > _TAR_LIMIT:
             raise SkillInvalid(_TOO_LARGE)
-        return code, printed, told.decode(errors="replace")
+        return code, output, errors.decode(errors="replace")
 
 
 def _is_full(repository: Path) -> bool:

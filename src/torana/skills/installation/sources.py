@@ -19,7 +19,7 @@ from torana.skills.installation.archive import ENTRY_LIMIT, PACKED_LIMIT, UNPACK
 SourceKind = Literal["folder", "file", "git", "url"]
 
 #: Sites on which an address with two path segments is a repository.
-_FORGES = frozenset({"github.com", "gitlab.com", "codeberg.org", "bitbucket.org"})
+_CODE_HOSTS = frozenset({"github.com", "gitlab.com", "codeberg.org", "bitbucket.org"})
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:[^\s:]+")
 #: Plain names of branches, tags and commits; never an option.
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]{0,199}")
@@ -76,7 +76,7 @@ def read_source(text: str, *, local: bool) -> SkillSource:
         raise SkillInvalid(f"{here} is neither a git address nor an https URL.")
     _refuse_credentials(address)
     names = [name for name in parts.path.split("/") if name]
-    if parts.path.endswith(".git") or (parts.hostname in _FORGES and len(names) == 2 and not parts.query):
+    if parts.path.endswith(".git") or (parts.hostname in _CODE_HOSTS and len(names) == 2 and not parts.query):
         return _git_source(address, revision)
     return SkillSource(kind="url", address=address)
 

@@ -32,7 +32,7 @@ _FILE_LIMIT = 512 * 1024 * 1024
 _TOTAL_LIMIT = 1024 * 1024 * 1024
 _RATIO_LIMIT = 50
 #: Bytes that must stay free on the disk.
-_SPARE = 64 * 1024 * 1024
+_RESERVED_BYTES = 64 * 1024 * 1024
 #: Maximum bytes of a name in file systems, and of a path below any data directory.
 _NAME_BYTES = 255
 _PATH_BYTES = 3_000
@@ -162,7 +162,7 @@ def _check_total(total: int, packed: int, max_size: int | None, free: int) -> No
     limit = max_size or max(_TOTAL_LIMIT, _RATIO_LIMIT * packed)
     if total > limit:
         raise ValueError(f"it unpacks to {total:,} bytes, more than {limit:,}{_ALLOW}")
-    if total + _SPARE > free:
+    if total + _RESERVED_BYTES > free:
         raise ValueError(f"it unpacks to {total:,} bytes, and only {free:,} are free on the disk; make room")
 
 

@@ -44,7 +44,7 @@ class PostgresBackupTarget(BackupTarget):
     def __str__(self) -> str:
         return f"PostgreSQL {self._url} and {self._data_dir}"
 
-    def check_there(self) -> None:
+    def check_exists(self) -> None:
         """Raise ``OperatorError`` if there are no tables, or those of another version."""
         revision_of = partial(schema.revision, target=str(self._url))
         current = read_tables(self._url, revision_of, cluster=self._cluster)
@@ -55,7 +55,7 @@ class PostgresBackupTarget(BackupTarget):
             )
 
     def copy_to(self, file: Path, progress: Progress) -> None:
-        self.check_there()
+        self.check_exists()
         read_database(self._url, partial(_copy_locked, file=file, progress=progress, url=self._url))
 
     @contextmanager

@@ -12,7 +12,7 @@ from torana.store.backup.file_moves import put, set_aside
 from torana.store.engine.database_file import sync_directory
 from torana.store.engine.integrity import check_database, foreign_objects
 from torana.store.engine.places import DATABASE_NAME
-from torana.store.engine.read_only import check_there
+from torana.store.engine.read_only import check_exists
 from torana.store.engine.snapshot import Progress, copy_database
 
 
@@ -29,7 +29,7 @@ class BackupTarget(ABC):
     """A database of which a backup is written, and into which a backup is restored."""
 
     @abstractmethod
-    def check_there(self) -> None:
+    def check_exists(self) -> None:
         """Raise ``OperatorError`` if there is no database."""
 
     @abstractmethod
@@ -54,7 +54,10 @@ class BackupTarget(ABC):
 
     @abstractmethod
     def foreign_objects(self) -> list[str]:
-        """Describe objects for which a restore refuses backups of the database. Raises ``OperatorError``."""
+        """Describe the objects because of which a restore would refuse a backup of this database.
+
+        Raises ``OperatorError``.
+        """
 
 
 class SqliteBackupTarget(BackupTarget):
@@ -66,8 +69,8 @@ class SqliteBackupTarget(BackupTarget):
     def __str__(self) -> str:
         return str(self._path.parent)
 
-    def check_there(self) -> None:
-        check_there(self._path)
+    def check_exists(self) -> None:
+        check_exists(self._path)
 
     def copy_to(self, file: Path, progress: Progress) -> None:
         copy_database(self._path, file, progress)
@@ -76,7 +79,7 @@ class SqliteBackupTarget(BackupTarget):
     def replace(self, new: Path, suffix: str, progress: Progress) -> Generator[Replacement]:
         """Move the old file now, and the new one last. See ``BackupTarget.replace``.
 
-        After a crash in between the database is missing, and the next start refuses to run.
+        After a crash between the two moves, the database is missing, and the next start refuses to run.
         """
         path = self._path
         with ExitStack() as undo:

@@ -37,8 +37,8 @@ class UserData:
 
     def turns(self) -> Iterator[RowMapping]:
         """Return the user's turns by session and order; in shared sessions only the user's own."""
-        said = sa.select(turns).where(self._is_own())
-        return self._rows(said.order_by(turns.c.session_id, turns.c.seq))
+        query = sa.select(turns).where(self._is_own())
+        return self._rows(query.order_by(turns.c.session_id, turns.c.seq))
 
     def approvals(self) -> Iterator[RowMapping]:
         """Return the approvals of the user's turns, oldest first."""

@@ -97,5 +97,5 @@ def _connected(engine: Engine, path: Path) -> Generator[Connection]:
 
 
 def _damaged_error(path: Path, verdict: str) -> DataDirUnusable:
-    told = " ".join(verdict.split())
-    return DataDirUnusable(f"{path} is damaged: {told}; restore a backup with `torana restore`")
+    damage = " ".join(verdict.split())
+    return DataDirUnusable(f"{path} is damaged: {damage}; restore a backup with `torana restore`")

@@ -17,7 +17,7 @@ from torana.store.engine.postgres import schema
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.postgres.reading import check_tables, read_tables
-from torana.store.engine.read_only import check_there, read_database
+from torana.store.engine.read_only import check_exists, read_database
 from torana.store.engine.sqlite import SqliteDatabase
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class DatabasePlace(ABC):
         """Return whether there is a database. Raises ``OperatorError`` if that cannot be known."""
 
     @abstractmethod
-    def check_there(self) -> None:
+    def check_exists(self) -> None:
         """Raise ``OperatorError`` if there is no database."""
 
     @abstractmethod
@@ -81,8 +81,8 @@ class SqlitePlace(DatabasePlace):
     def exists(self) -> bool:
         return self._path.exists()
 
-    def check_there(self) -> None:
-        check_there(self._path)
+    def check_exists(self) -> None:
+        check_exists(self._path)
 
     def revision(self) -> str:
         return self.read(lambda connection: revision(connection, self._path))
@@ -115,7 +115,7 @@ class PostgresPlace(DatabasePlace):
     def exists(self) -> bool:
         return check_tables(self._url)
 
-    def check_there(self) -> None:
+    def check_exists(self) -> None:
         self.read(lambda _connection: None)
 
     def revision(self) -> str:

@@ -16,7 +16,7 @@ from torana.store.engine.sqlite import sqlite_engine
 T = TypeVar("T")
 
 
-def check_there(path: Path) -> None:
+def check_exists(path: Path) -> None:
     """Raise ``DataDirUnusable`` if the file does not exist or has lost its content."""
     if not database_exists(path):
         raise DataDirUnusable(
@@ -27,7 +27,7 @@ def check_there(path: Path) -> None:
 
 def read_database(path: Path, work: Callable[[Connection], T]) -> T:
     """Return the result of ``work``. Raises ``DataDirUnusable`` for a file that is missing or unreadable."""
-    check_there(path)
+    check_exists(path)
     engine = sqlite_engine(path, read_only=True)
     try:
         with engine.begin() as connection:

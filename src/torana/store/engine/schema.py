@@ -34,8 +34,8 @@ def differences(found: Mapping[Key, Definition], expected: Mapping[Key, Definiti
     added = [key for key in found if key not in expected]
     missing = [key for key in expected if key not in found]
     changed = [key for key in expected if key in found and not same(found[key], expected[key])]
-    told = [(added, "added"), (changed, "changed"), (missing, "missing")]
-    return [f"the {kind} {name[:_NAME_LIMIT]!r} is {what}" for keys, what in told for kind, name in keys]
+    groups = [(added, "added"), (changed, "changed"), (missing, "missing")]
+    return [f"the {kind} {name[:_NAME_LIMIT]!r} is {what}" for keys, what in groups for kind, name in keys]
 
 
 def same(one: Definition, other: Definition) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 #: The share of common characters at which two texts count as the same: plurals and misspellings.
-_ALIKE = 0.85
+_MIN_SIMILARITY = 0.85
 
 
 def most_alike(text: str, choices: Iterable[str]) -> str | None:
@@ -15,12 +15,12 @@ def most_alike(text: str, choices: Iterable[str]) -> str | None:
     def share(choice: str) -> float:
         both = len(text) + len(choice)
         # The shorter text bounds the number of common characters, and most choices end here.
-        if not text or 2 * min(len(text), len(choice)) < _ALIKE * both:
+        if not text or 2 * min(len(text), len(choice)) < _MIN_SIMILARITY * both:
             return 0
         return 2 * _common(len(text), places, choice) / both
 
     best = max(choices, key=share, default=None)
-    return best if best is not None and share(best) >= _ALIKE else None
+    return best if best is not None and share(best) >= _MIN_SIMILARITY else None
 
 
 def nearest(word: str, choices: Collection[str], *, mistakes: int) -> str | None:

@@ -47,7 +47,7 @@ def question_text(tool: str, arguments: Mapping[str, Any], *, mark: str = "`") -
         return f"{_head(tool)}?\n\nAnswer yes or no."
     whole = _json(arguments)
     # Cut before and after: escaping a character takes time, and makes it longer.
-    shown = _without_fences(visible(whole[:_SHOWN]))
+    shown = _without_fences(escape_invisible(whole[:_SHOWN]))
     more = len(whole[_SHOWN:]) + len(shown[_SHOWN:])
     if more > 0:
         shown = f"{shown[:_SHOWN]}\n… ({more} more characters)\n{call_digest(tool, arguments)}"
@@ -55,16 +55,16 @@ def question_text(tool: str, arguments: Mapping[str, Any], *, mark: str = "`") -
     return f"{_head(tool)} with this?\n\n{fence}\n{shown}\n{fence}\n\nAnswer yes or no."
 
 
-def question_after(said: str, tool: str, arguments: Mapping[str, Any]) -> str:
+def question_after(reply: str, tool: str, arguments: Mapping[str, Any]) -> str:
     """Return the question after the reply so far, as one message in Markdown.
 
     The reply is untrusted: a code block that it leaves open would end at the question's fence, and the
     arguments would be rendered as Markdown, which can hide parts of them. So the fence has a mark that begins
     no code block of the reply.
     """
-    if "```" not in said:
-        return f"{said}\n\n{question_text(tool, arguments)}" if said else question_text(tool, arguments)
-    without_tildes = said.replace("~~~", "\\~~~")
+    if "```" not in reply:
+        return f"{reply}\n\n{question_text(tool, arguments)}" if reply else question_text(tool, arguments)
+    without_tildes = reply.replace("~~~", "\\~~~")
     return f"{without_tildes}\n\n{question_text(tool, arguments, mark='~')}"
 
 
@@ -101,16 +101,16 @@ def _json(arguments: Mapping[str, Any]) -> str:
 def _without_fences(text: str) -> str:
     """Return JSON without code fences: every third mark of a run is escaped.
 
-    A longer fence around them would not do: a message that is cut is not shown as code if its fence is long.
+    A longer fence is no solution: if the message is cut, text in a long fence is not shown as code.
     """
     return text.replace("```", "``\\u0060").replace("~~~", "~~\\u007e")
 
 
 def _head(tool: str) -> str:
-    name = visible(tool[:100]).replace("`", "")[:100]
+    name = escape_invisible(tool[:100]).replace("`", "")[:100]
     return f"May I run `{name}`"
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Return the text with unprintable characters escaped, except line feeds."""
     return escape_unprintable(text, keep="\n")

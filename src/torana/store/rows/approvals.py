@@ -164,13 +164,15 @@ def drop_closed_questions(connection: Connection, turn_id: str, now: datetime) -
             change = (
                 {"state": "dropped", "ended_at": now, "reason": _CLOSED} if text is None else {"text": text}
             )
-            connection.execute(_SAY, {"key": part["number"]} | change)
+            connection.execute(_UPDATE_DELIVERY, {"key": part["number"]} | change)
         connection.execute(_UNSAID, {"of_turn": turn_id, "said_by": question["delivery"]})
 
 
 def count_delivered_characters(connection: Connection, turn_id: str, *, but: Approval | None = None) -> int:
     """Return the number of characters of a reply that were sent with questions, except the question ``but``."""
-    return connection.execute(_TOLD, {"of_turn": turn_id, "but": but.id if but else ""}).scalar_one()
+    return connection.execute(
+        _DELIVERED_CHARACTERS, {"of_turn": turn_id, "but": but.id if but else ""}
+    ).scalar_one()
 
 
 def next_question(connection: Connection, turn_id: str, now: datetime) -> Approval | None:
@@ -440,7 +442,7 @@ _UPDATE = sa.update(approvals).where(_ONE)
 _NOTE_STREAMED = (
     sa.update(approvals).where(approvals.c.id == sa.bindparam("key"), is_open).values(streamed=True)
 )
-_TOLD = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(
+_DELIVERED_CHARACTERS = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(
     approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.id != sa.bindparam("but")
 )
 _unsaid = (
@@ -473,7 +475,7 @@ _DEAD = (
         deliveries.c.state == "pending",
     )
 )
-_SAY = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
+_UPDATE_DELIVERY = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _UNSAID = (
     sa.update(approvals)
     .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.delivery == sa.bindparam("said_by"))

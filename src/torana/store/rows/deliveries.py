@@ -38,7 +38,7 @@ _KEPT = timedelta(days=30)
 
 
 #: Added to the part numbers of a turn that is retried; larger than any part number.
-_ASIDE = 1_000_000
+_RETRIED_OFFSET = 1_000_000
 #: The first part number of notices of the turn's end to other accounts.
 _EVENTS = 500_000
 #: The first part number of questions, and the numbers reserved for each question.
@@ -84,7 +84,7 @@ def add(connection: Connection, turn: Turn, *, subscribed: bool = True) -> None:
         _announce(connection, turn)
     if turn.account is None or turn.place is None or turn.ended_at is None or turn.merged_into is not None:
         return
-    text = _text_of(turn, told=approvals.count_delivered_characters(connection, turn.id))
+    text = _text_of(turn, delivered=approvals.count_delivered_characters(connection, turn.id))
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if preview is not None:
         values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
@@ -133,14 +133,14 @@ def _announce(connection: Connection, turn: Turn) -> None:
         return
     place = json.dumps({"chat": "events", "thread": None, "reply_to": {"event": event}})
     for number, account in enumerate(accounts):
-        values = _new(account, f"{account}/events", place, _told_of(turn), turn.ended_at)
+        values = _new(account, f"{account}/events", place, _end_event(turn), turn.ended_at)
         values |= {"owner": turn.owner, "turn_id": turn.id, "part": _EVENTS + number, "is_cut": True}
         connection.execute(_INSERT, values)
 
 
-def _told_of(turn: Turn) -> str:
+def _end_event(turn: Turn) -> str:
     failure = turn.failure and {"code": turn.failure.code, "detail": turn.failure.detail}
-    told = {
+    document = {
         "id": turn.id,
         "sessionId": turn.session_id,
         "channelId": turn.channel,
@@ -152,10 +152,10 @@ def _told_of(turn: Turn) -> str:
         "createdAt": turn.created_at.isoformat(),
         "endedAt": turn.ended_at and turn.ended_at.isoformat(),
     }
-    return json.dumps(told, ensure_ascii=False)
+    return json.dumps(document, ensure_ascii=False)
 
 
-def drop_failure_notice(connection: Connection, turn_id: str) -> None:
+def free_part_numbers(connection: Connection, turn_id: str) -> None:
     """Free the part numbers of a retried turn, so that its new reply can use them.
 
     The deliveries of the failure stay: one of them may be in progress, and its number must not be reused.
@@ -259,7 +259,7 @@ def begin(connection: Connection, delivery: Delivery, at: datetime) -> bool:
     return connection.execute(_BEGIN, {"key": delivery.number, "was": delivery.text}).rowcount > 0
 
 
-def cut_off(connection: Connection, account: str) -> list[Delivery]:
+def list_interrupted(connection: Connection, account: str) -> list[Delivery]:
     """Return the deliveries that were being sent when their process ended; their outcome is unknown."""
     was_sending = sa.select(deliveries).where(
         undelivered, deliveries.c.account == account, deliveries.c.state == "sending"
@@ -322,7 +322,7 @@ def retry(connection: Connection, delivery: Delivery, at: datetime) -> None:
     connection.execute(_UPDATE, {"key": delivery.number} | values)
 
 
-def waiting(connection: Connection) -> dict[str, dict[str, int]]:
+def count_waiting(connection: Connection) -> dict[str, dict[str, int]]:
     """Return the numbers of open and held deliveries of each account, by state."""
     counted = (
         sa.select(deliveries.c.account, deliveries.c.state, sa.func.count())
@@ -335,13 +335,13 @@ def waiting(connection: Connection) -> dict[str, dict[str, int]]:
     return found
 
 
-def _text_of(turn: Turn, *, told: int) -> str:
+def _text_of(turn: Turn, *, delivered: int) -> str:
     """Return the text for a turn's end, without the characters of its reply that were sent before."""
-    reply = (turn.reply or "")[told:].strip() if told else turn.reply or ""
+    reply = (turn.reply or "")[delivered:].strip() if delivered else turn.reply or ""
     if turn.failure is None or turn.state == "cancelled":
         return reply
-    said = f"{reply}\n\n" if reply else ""
-    return f"{said}This message could not be answered: {turn.failure.detail}"
+    beginning = f"{reply}\n\n" if reply else ""
+    return f"{beginning}This message could not be answered: {turn.failure.detail}"
 
 
 def _new(account: str, line: str, place: str, text: str, at: datetime) -> dict[str, Any]:
@@ -365,7 +365,7 @@ def _new(account: str, line: str, place: str, text: str, at: datetime) -> dict[s
 
 
 def _delivery(row: RowMapping) -> Delivery:
-    return Delivery(**{**row, "part": row["part"] % _ASIDE})
+    return Delivery(**{**row, "part": row["part"] % _RETRIED_OFFSET})
 
 
 #: True if an account is notified of the event ``:event``.
@@ -393,7 +393,7 @@ _UPDATE = unread(_ONE)
 _SET_ASIDE = (
     sa.update(deliveries)
     .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
-    .values(part=deliveries.c.part + _ASIDE)
+    .values(part=deliveries.c.part + _RETRIED_OFFSET)
 )
 _CUT = _ONE.where(deliveries.c.state == "pending", deliveries.c.text == sa.bindparam("was"))
 _BEGIN = _CUT.values(state="sending", tries=deliveries.c.tries + 1)

@@ -87,9 +87,9 @@ def _digest(inbound: Inbound) -> bytes:
 
 def _fingerprint(inbound: Inbound) -> bytes:
     """Return the digest of the parsed fields that make two messages equal."""
-    said = [inbound.content, inbound.channel, inbound.user, inbound.on_busy]
-    said += [hashlib.sha256(file.body).hexdigest() for file in inbound.files]
-    return hashlib.sha256(json.dumps(said).encode()).digest()
+    content = [inbound.content, inbound.channel, inbound.user, inbound.on_busy]
+    content += [hashlib.sha256(file.body).hexdigest() for file in inbound.files]
+    return hashlib.sha256(json.dumps(content).encode()).digest()
 
 
 _EXPIRE = unread(sa.delete(keys).where(keys.c.created_at <= sa.bindparam("before")))

@@ -25,7 +25,7 @@ ScheduleKind = Literal["remind", "task"]
 
 #: After the clock was set back, a due time of a cron expression is computed again if it is further ahead than
 #: this.
-_FAR = timedelta(days=1)
+_RECOMPUTED_AHEAD = timedelta(days=1)
 
 #: Ended schedules are stored for this long.
 _KEPT = timedelta(days=30)
@@ -214,7 +214,7 @@ def ahead_of(connection: Connection, now: datetime, *, tried_by: datetime) -> li
     """
     refused = (schedules.c.try_at > schedules.c.due_at) & (schedules.c.try_at > tried_by)
     touched = sa.func.coalesce(schedules.c.dealt_at, schedules.c.created_at)
-    far = schedules.c.cron.is_not(None) & (schedules.c.due_at > now + _FAR)
+    far = schedules.c.cron.is_not(None) & (schedules.c.due_at > now + _RECOMPUTED_AHEAD)
     query = sa.select(schedules).where(_is_active, (touched > now) | refused | far)
     return [_schedule(row) for row in connection.execute(query).mappings()]
 

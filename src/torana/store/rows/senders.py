@@ -29,8 +29,11 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
-    """A sender's request and decision. ``user`` is set while approved; ``codes`` counts the pairing codes."""
+class SenderRecord:
+    """A sender's request, and the operator's decision about it.
+
+    ``user`` is set only in the state ``approved``. ``codes`` is the number of pairing codes that were sent.
+    """
 
     asker: Asker
     state: SenderState
@@ -40,10 +43,10 @@ class Paired:
     decided_at: datetime | None
 
 
-def get(connection: Connection, kind: str, sender: str) -> Paired | None:
+def get(connection: Connection, kind: str, sender: str) -> SenderRecord | None:
     """Return the stored sender, or None."""
     row = connection.execute(_GET, {"kind": kind, "sender": sender}).mappings().first()
-    return None if row is None else _to_paired(row)
+    return None if row is None else _to_record(row)
 
 
 def approved_ids(connection: Connection, kind: str, most: int) -> list[str]:
@@ -53,7 +56,7 @@ def approved_ids(connection: Connection, kind: str, most: int) -> list[str]:
     return list(connection.execute(latest.limit(most)).scalars())
 
 
-def pending(connection: Connection, account: str, since: datetime, until: datetime) -> int:
+def count_pending(connection: Connection, account: str, since: datetime, until: datetime) -> int:
     """Return the number of pending senders of an account who asked between these times."""
     waits = (senders.c.state == "pending") & (senders.c.account == account) & _asked_between(since, until)
     return int(connection.execute(sa.select(sa.func.count()).where(waits)).scalar_one())
@@ -66,7 +69,7 @@ def ask(connection: Connection, asker: Asker, *, code: bytes, codes: int, at: da
     connection.execute(sa.insert(senders), asdict(asker) | request)
 
 
-def by_code(connection: Connection, code: bytes, since: datetime, until: datetime) -> Paired | None:
+def by_code(connection: Connection, code: bytes, since: datetime, until: datetime) -> SenderRecord | None:
     """Return the pending sender who received the code with that digest between these times."""
     row = (
         connection.execute(
@@ -77,12 +80,12 @@ def by_code(connection: Connection, code: bytes, since: datetime, until: datetim
         .mappings()
         .first()
     )
-    return None if row is None else _to_paired(row)
+    return None if row is None else _to_record(row)
 
 
 def decide(
     connection: Connection, asker: Asker, state: Literal["approved", "denied"], *, user: str | None, act: Act
-) -> Paired:
+) -> SenderRecord:
     """Store the operator's decision, which may be changed later, and delete the pairing code.
 
     A denied sender keeps its user, so that an erasure of the user finds it.
@@ -98,13 +101,13 @@ def decide(
     return found
 
 
-def list_senders(connection: Connection, *, state: SenderState | None, limit: int) -> list[Paired]:
+def list_senders(connection: Connection, *, state: SenderState | None, limit: int) -> list[SenderRecord]:
     """Return the senders, newest first, optionally of one state."""
     query = sa.select(senders)
     if state is not None:
         query = query.where(senders.c.state == state)
     rows = connection.execute(query.order_by(senders.c.asked_at.desc(), senders.c.sender).limit(limit))
-    return [_to_paired(row) for row in rows.mappings()]
+    return [_to_record(row) for row in rows.mappings()]
 
 
 def of_user(user: str) -> sa.ColumnElement[bool]:
@@ -120,11 +123,11 @@ def _key(asker: Asker) -> dict[str, str]:
     return {"b_kind": asker.kind, "b_sender": asker.sender}
 
 
-def _to_paired(row: RowMapping) -> Paired:
+def _to_record(row: RowMapping) -> SenderRecord:
     values: Mapping[str, Any] = dict(row)
     rest = {name: values[name] for name in ("state", "codes", "asked_at", "decided_at")}
     user = values["user"] if values["state"] == "approved" else None
-    return Paired(asker=Asker(**{one.name: values[one.name] for one in fields(Asker)}), user=user, **rest)
+    return SenderRecord(asker=Asker(**{one.name: values[one.name] for one in fields(Asker)}), user=user, **rest)
 
 
 _GET = sa.select(senders).where(

@@ -111,8 +111,8 @@ def _gave_title(
     title_of: Callable[[str], str | None],
 ) -> bool:
     """Return whether the title comes from a copied message; other messages must not leak into a fork."""
-    said = sa.select(turns.c.content).where(is_copied).order_by(turns.c.seq)
-    with connection.execute(said, execution_options={"yield_per": 10}) as rows:
+    contents = sa.select(turns.c.content).where(is_copied).order_by(turns.c.seq)
+    with connection.execute(contents, execution_options={"yield_per": 10}) as rows:
         return any(title_of(row.content) == source["title"] for row in rows)
 
 
@@ -167,13 +167,13 @@ def _copy(
     )
     for row in connection.execute(merged).all():
         connection.execute(_MERGE, {"key": row.id, "merged_into": copies.get(row.merged_into)})
-    said = [
+    entries = [
         {"session_id": new.session_id, "new": copy, "source": source["id"], "place": places[old]}
         for old, copy in copies.items()
         if old in places
     ]
-    if said:
-        connection.execute(_COPY_HISTORY, said)
+    if entries:
+        connection.execute(_COPY_HISTORY, entries)
 
 
 _SESSION_OF = sa.select(sessions.c.id).where(

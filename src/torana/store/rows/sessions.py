@@ -98,12 +98,12 @@ def change(
 
 def start_afresh(connection: Connection, owner: str, channel: str) -> None:
     """Hide the earlier messages of a channel, queued ones and their answers included, from the model."""
-    connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.channel == channel))
+    connection.execute(_RESET.where(sessions.c.owner == owner, sessions.c.channel == channel))
 
 
 def reset(connection: Connection, owner: str, session_id: str) -> RowMapping | None:
     """Do ``start_afresh`` for a session by its id; return the session, or None if there is none."""
-    connection.execute(_AFRESH.where(sessions.c.owner == owner, sessions.c.id == session_id))
+    connection.execute(_RESET.where(sessions.c.owner == owner, sessions.c.id == session_id))
     return get(connection, owner, session_id)
 
 
@@ -116,7 +116,7 @@ def keep_opened_tools(connection: Connection, session_id: str, names: Sequence[s
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0)).where(
     history.c.session_id == sessions.c.id
 )
-_AFRESH = sa.update(sessions).values(
+_RESET = sa.update(sessions).values(
     fresh_from=_NEWEST.scalar_subquery() + 1,
     fresh_seq=sessions.c.next_seq,
     summary=None,

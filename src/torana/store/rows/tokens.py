@@ -20,7 +20,7 @@ from torana.store.rows.audit import Act, record
 TokenStatus = Literal["active", "expired", "revoked"]
 
 #: Tolerated amount by which the clock may be set back after a token was created.
-_EARLY = timedelta(days=1)
+_CLOCK_TOLERANCE = timedelta(days=1)
 
 #: Precision of the last use. A more precise time would need a write, with a sync, for every request.
 _USE_NOTED_EVERY = timedelta(minutes=1)
@@ -61,7 +61,7 @@ class Token:
             return "revoked"
         if self.expires_at is None:
             return "active"
-        return "active" if self.created_at - _EARLY <= now < self.expires_at else "expired"
+        return "active" if self.created_at - _CLOCK_TOLERANCE <= now < self.expires_at else "expired"
 
 
 def create(connection: Connection, token: Token, *, digest: bytes, act: Act) -> None:
@@ -281,7 +281,7 @@ def _root_token_query() -> sa.Select[str]:
 
 
 def _issued_tokens_query() -> sa.Select[str]:
-    """Return the query for the tokens of a token's sign-in codes, and of their codes."""
+    """Return the query for the tokens that the sign-in codes of a token created, directly or through others."""
     issued = sa.select(tokens.c.id).where(tokens.c.issued_by == sa.bindparam("key"))
     chain = issued.cte("issued", recursive=True)
     chain = chain.union(sa.select(tokens.c.id).join(chain, tokens.c.issued_by == chain.c.id))

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Turn, Usage
 from torana.store.engine.dialects import ThisReplica, insert, unread
-from torana.store.engine.tables import approvals as asked
+from torana.store.engine.tables import approvals as approvals_table
 from torana.store.engine.tables import calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
 from torana.store.rows import sessions as session_rows
@@ -116,18 +116,18 @@ def answer_at_once(
     turn = replace(queued, state="completed", attempt=1, reply=text, model="torana", ended_at=new.at)
     connection.execute(_INSERT, _values(turn))
     if history is not None:
-        _keep(connection, turn, *history)
+        _add_history(connection, turn, *history)
     deliveries.add(connection, turn)
     return turn
 
 
 def find_by_platform_message(connection: Connection, account: str, message: str) -> Turn | None:
     """Return the turn of a platform message, or None."""
-    row = connection.execute(_HEARD, {"account": account, "message": message}).mappings().first()
+    row = connection.execute(_BY_PLATFORM_MESSAGE, {"account": account, "message": message}).mappings().first()
     return None if row is None else turn_of(row)
 
 
-def of_channel(connection: Connection, owner: str, channel: str) -> list[Turn]:
+def unfinished_in_channel(connection: Connection, owner: str, channel: str) -> list[Turn]:
     """Return the unfinished turns of a channel, in order."""
     rows = connection.execute(
         sa.select(turns)
@@ -149,10 +149,10 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
     Stores its history and deliveries. Returns the ended turns, including those that were merged into it, and
     the claimed turn, if any. The journal is deleted unless the turn failed.
     """
-    beside = _beside(connection, turn, ending)
-    ended = _end_all(connection, turn, ending, beside)
+    related = _read_related(connection, turn, ending)
+    ended = _end_all(connection, turn, ending, related)
     timings.store(connection, ending.times)
-    if not beside.others:
+    if not related.others:
         return ended, None
     connection.execute(_STEER_NO_MORE, {"key": turn.session_id})
     return ended, None if hold else claim_next(connection, turn.session_id)
@@ -160,7 +160,7 @@ def finish(connection: Connection, turn: Turn, ending: Ending, *, hold: bool) ->
 
 def end_queued(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     """End a turn that is not running, with the turns that were merged into it."""
-    return _end_all(connection, turn, ending, _beside(connection, turn, ending))
+    return _end_all(connection, turn, ending, _read_related(connection, turn, ending))
 
 
 def fail_bare(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
@@ -181,7 +181,7 @@ def fail_bare(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
     return ended
 
 
-def unfinished_of(connection: Connection, session_id: str) -> list[Turn]:
+def unfinished_in_session(connection: Connection, session_id: str) -> list[Turn]:
     """Return the unfinished turns of a session, in order."""
     rows = connection.execute(_UNFINISHED_TURNS, {"session_id": session_id}).mappings()
     return [turn_of(row) for row in rows]
@@ -221,8 +221,8 @@ def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Tu
         ended_at=None,
     )
     message_index.drop(connection, turns.c.id == turn.id)
-    connection.execute(_AGAIN, {"key": turn.id, "words_row": None} | _values(again))
-    deliveries.drop_failure_notice(connection, turn.id)
+    connection.execute(_RETRY, {"key": turn.id, "words_row": None} | _values(again))
+    deliveries.free_part_numbers(connection, turn.id)
     return again
 
 
@@ -331,43 +331,48 @@ class _RelatedRows:
     """
 
     others: bool
-    asks: bool
+    approvals: bool
     journal: bool
     subscribed: bool
-    held: usage.Held
+    held: usage.Reservation
 
 
-def _beside(connection: Connection, turn: Turn, ending: Ending) -> _RelatedRows:
+def _read_related(connection: Connection, turn: Turn, ending: Ending) -> _RelatedRows:
     event = _with_ending(turn, ending).last_event
     key = {"turn_id": turn.id, "session_id": turn.session_id, "event": event}
-    row = connection.execute(_BESIDE, key).mappings().one()
-    named = {name: row[name] for name in ("others", "asks", "journal", "subscribed")}
-    return _RelatedRows(**named, held=usage.held_of(row))
+    row = connection.execute(_RELATED, key).mappings().one()
+    named = {name: row[name] for name in ("others", "approvals", "journal", "subscribed")}
+    return _RelatedRows(**named, held=usage.reservation_of(row))
 
 
-def _end_all(connection: Connection, turn: Turn, ending: Ending, beside: _RelatedRows) -> list[Turn]:
+def _end_all(connection: Connection, turn: Turn, ending: Ending, related: _RelatedRows) -> list[Turn]:
     merged = (
         connection.execute(_MERGED, {"turn_id": turn.id, "session_id": turn.session_id}).mappings().all()
-        if beside.others
+        if related.others
         else ()
     )
-    end = partial(_end, connection, subscribed=beside.subscribed)
-    ended = end(turn, ending, held=beside.held)
+    end = partial(_end, connection, subscribed=related.subscribed)
+    ended = end(turn, ending, held=related.held)
     # The usage of the merged turns is charged to the turn that ran.
     others = [end(turn_of(row), replace(ending, spent=Usage())) for row in merged]
-    if beside.asks:
+    if related.approvals:
         approvals.withdraw(connection, turn.id, ending.at)
     if ending.history is not None:
-        _keep(connection, turn, *ending.history)
+        _add_history(connection, turn, *ending.history)
     if ending.opened_tools is not None:
         session_rows.keep_opened_tools(connection, turn.session_id, ending.opened_tools)
-    if beside.journal and ended.state != "failed":
+    if related.journal and ended.state != "failed":
         journal.clear(connection, turn.id)
     return [ended, *others]
 
 
 def _end(
-    connection: Connection, turn: Turn, ending: Ending, *, subscribed: bool, held: usage.Held | None = None
+    connection: Connection,
+    turn: Turn,
+    ending: Ending,
+    *,
+    subscribed: bool,
+    held: usage.Reservation | None = None,
 ) -> Turn:
     used = usage.settle(connection, turn, spent=ending.spent, at=ending.at, before=held)
     ended = replace(_with_ending(turn, ending), usage=used)
@@ -387,10 +392,12 @@ def _unless_refused(connection: Connection, work: Callable[[Connection], object]
         _log.exception("part_of_turn_end_not_written")
 
 
-def _keep(connection: Connection, turn: Turn, body: bytes, messages: int) -> None:
+def _add_history(connection: Connection, turn: Turn, body: bytes, messages: int) -> None:
     """Append to the session's history, in the order of ending: an interrupting turn ends out of sequence."""
     values = {"session_id": turn.session_id, "owner": turn.owner, "turn_id": turn.id}
-    connection.execute(_KEEP, values | {"of_session": turn.session_id, "messages": messages, "body": body})
+    connection.execute(
+        _ADD_HISTORY, values | {"of_session": turn.session_id, "messages": messages, "body": body}
+    )
 
 
 def _with_ending(turn: Turn, ending: Ending) -> Turn:
@@ -453,17 +460,17 @@ def turn_of(row: RowMapping) -> Turn:
 _new_session = insert(sessions)
 #: With its table's name, which SQLAlchemy does not write in RETURNING.
 _SESSION_ID = sa.literal_column("sessions.id", sa.Text)
-_said = _new_session.excluded
-_is_another = sa.func.coalesce(_said.speaker != sessions.c.speaker, sa.false())
+_excluded = _new_session.excluded
+_is_another = sa.func.coalesce(_excluded.speaker != sessions.c.speaker, sa.false())
 _TAKE_SEQ = _new_session.on_conflict_do_update(
     index_elements=["owner", "channel"],
     set_={
         "next_seq": sessions.c.next_seq + 1,
-        "speaker": sa.func.coalesce(sessions.c.speaker, _said.speaker),
+        "speaker": sa.func.coalesce(sessions.c.speaker, _excluded.speaker),
         "shared": sessions.c.shared | _is_another,
-        "title": sa.func.coalesce(sessions.c.title, _said.title),
+        "title": sa.func.coalesce(sessions.c.title, _excluded.title),
         "archived_at": None,
-        "updated_at": _said.updated_at,
+        "updated_at": _excluded.updated_at,
     },
 ).returning(
     sessions.c.id,
@@ -503,7 +510,7 @@ _STEER_NO_MORE = unread(
 )
 _INSERT = unread(sa.insert(turns)).values(replica=ThisReplica())
 _GET = sa.select(turns).where(turns.c.id == sa.bindparam("id"))
-_HEARD = sa.select(turns).where(
+_BY_PLATFORM_MESSAGE = sa.select(turns).where(
     turns.c.account == sa.bindparam("account"), turns.c.message == sa.bindparam("message")
 )
 _NEXT = (
@@ -545,20 +552,22 @@ idle_sessions = (
 )
 _FINISH = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
 _END = unread(_FINISH)
-_AGAIN = _FINISH.values(replica=ThisReplica(), cancel_requested=False)
+_RETRY = _FINISH.values(replica=ThisReplica(), cancel_requested=False)
 _REQUEST_CANCEL = _END.values(cancel_requested=True)
 _PLACE = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
     history.c.session_id == sa.bindparam("of_session")
 )
-_KEEP = unread(sa.insert(history).values(seq=_PLACE.scalar_subquery()))
-_BESIDE = sa.select(
-    *usage.HELD,
+_ADD_HISTORY = unread(sa.insert(history).values(seq=_PLACE.scalar_subquery()))
+_RELATED = sa.select(
+    *usage.RESERVATION_COLUMNS,
     sa.exists()
     .where(
         _other.c.session_id == sa.bindparam("session_id"), _other.c.id != sa.bindparam("turn_id"), unfinished
     )
     .label("others"),
-    sa.exists().where(asked.c.turn_id == sa.bindparam("turn_id"), approvals.is_open).label("asks"),
+    sa.exists()
+    .where(approvals_table.c.turn_id == sa.bindparam("turn_id"), approvals.is_open)
+    .label("approvals"),
     sa.or_(
         sa.exists().where(calls.c.turn_id == sa.bindparam("turn_id")),
         sa.exists().where(steps.c.turn_id == sa.bindparam("turn_id")),

@@ -33,10 +33,11 @@ class Amount:
     input_tokens: int = 0
     output_tokens: int = 0
     microusd: int = 0
-    #: Estimated parts of ``input_tokens``; the tokens of summaries, which the other numbers contain.
+    #: Estimated parts of ``input_tokens``.
     instruction_tokens: int = 0
     tool_tokens: int = 0
     history_tokens: int = 0
+    #: The tokens of summaries. ``input_tokens`` and ``output_tokens`` contain them.
     summary_tokens: int = 0
     reserved_tokens: int = 0
     reserved_microusd: int = 0
@@ -48,7 +49,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Reservation:
     """The reservation for a turn's next model request with its period, and the turn's usage so far.
 
     ``requests`` is the number of requests that were sent and are not settled.
@@ -108,17 +109,17 @@ def forget_minutes(connection: Connection, accounts: Sequence[str], *, before: s
 
 def is_stored(connection: Connection, turn_id: str) -> bool:
     """Return whether a turn has a row; the rows of erased turns are deleted."""
-    return connection.execute(_HELD, {"id": turn_id}).first() is not None
+    return connection.execute(_READ_RESERVATION, {"id": turn_id}).first() is not None
 
 
-def held_by(connection: Connection, turn_id: str) -> Held:
+def read_reservation(connection: Connection, turn_id: str) -> Reservation:
     """Return the reservation and the usage of a turn."""
-    return held_of(connection.execute(_HELD, {"id": turn_id}).mappings().one())
+    return reservation_of(connection.execute(_READ_RESERVATION, {"id": turn_id}).mappings().one())
 
 
-def held_of(row: RowMapping) -> Held:
-    """Return the reservation and usage from a row with the columns ``HELD``."""
-    return Held(
+def reservation_of(row: RowMapping) -> Reservation:
+    """Return the reservation and usage from a row with the columns ``RESERVATION_COLUMNS``."""
+    return Reservation(
         tokens=row["reserved_tokens"],
         microusd=row["reserved_microusd"],
         on=row["reserved_on"],
@@ -147,10 +148,10 @@ def usage_values(used: Usage) -> dict[str, int | float]:
     return dict(zip(USED, (*tokens, parts.instructions, parts.tools, parts.history), strict=True))
 
 
-def hold(connection: Connection, turn_id: str, held: Held) -> None:
+def store_reservation(connection: Connection, turn_id: str, held: Reservation) -> None:
     """Store a turn's reservation and usage on its row."""
     connection.execute(
-        _HOLD,
+        _STORE_RESERVATION,
         {
             "key": turn_id,
             "reserved_tokens": held.tokens,
@@ -163,7 +164,7 @@ def hold(connection: Connection, turn_id: str, held: Held) -> None:
 
 
 def settle(
-    connection: Connection, turn: Turn, *, spent: Usage, at: datetime, before: Held | None = None
+    connection: Connection, turn: Turn, *, spent: Usage, at: datetime, before: Reservation | None = None
 ) -> Usage:
     """Charge the usage that a turn has ``spent`` since the last settlement, and release its reservation.
 
@@ -171,9 +172,9 @@ def settle(
     the reservation, or else to the day of ``at``. Returns the turn's total usage, which the caller stores in
     the same transaction.
     """
-    before = before or held_by(connection, turn.id)
+    before = before or read_reservation(connection, turn.id)
     used = _sum(before.used, spent)
-    charged = since(before.used, used)
+    charged = difference(before.used, used)
     accounts = accounts_of(turn)
     if charged != Amount():
         spending.add(connection, turn, (before.on or f"{at:%Y-%m-%d}")[:10], spent_of(charged), shares=spent)
@@ -208,8 +209,8 @@ def count_unanswered(connection: Connection, *, user: str | None = None, token: 
     return connection.execute(query).scalar_one()
 
 
-def since(before: Usage, now: Usage) -> Amount:
-    """Return the usage between two sums; never negative."""
+def difference(before: Usage, now: Usage) -> Amount:
+    """Return the usage that was added between two totals of a turn; never negative."""
     parts, earlier = now.estimated_input, before.estimated_input
     return Amount(
         instruction_tokens=max(0, parts.instructions - earlier.instructions),
@@ -246,7 +247,7 @@ _IN_WINDOW = (
     & (usage.c.period <= sa.bindparam("last"))
     & (sa.func.length(usage.c.period) == sa.bindparam("length"))
 )
-# ``sum`` raises if rows of an older version exceed an integer.
+# SQL's ``sum`` of integers fails above 64 bits, and rows of an older version may exceed them.
 _TOTAL = sa.select(*(FloatSum(usage.c[name]).label(name) for name in _AMOUNTS)).where(_IN_WINDOW)
 _ROWS = sa.select(usage).where(_IN_WINDOW).order_by(usage.c.period)
 
@@ -275,12 +276,12 @@ _FORGET_MINUTES = unread(
     )
 )
 #: The columns of a turn's reservation and usage.
-HELD = (
+RESERVATION_COLUMNS = (
     turns.c.reserved_tokens,
     turns.c.reserved_microusd,
     turns.c.reserved_on,
     turns.c.open_requests,
     *(turns.c[name] for name in USED),
 )
-_HELD = sa.select(*HELD).where(turns.c.id == sa.bindparam("id"))
-_HOLD = unread(sa.update(turns).where(turns.c.id == sa.bindparam("key")))
+_READ_RESERVATION = sa.select(*RESERVATION_COLUMNS).where(turns.c.id == sa.bindparam("id"))
+_STORE_RESERVATION = unread(sa.update(turns).where(turns.c.id == sa.bindparam("key")))

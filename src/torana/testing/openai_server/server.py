@@ -150,10 +150,10 @@ class OpenAIStandIn:
             return asked
         if self._window is not None and (tokens := self._tokens_of(asked)) >= self._window:
             return JSONResponse(context_error(tokens, self._window), status_code=400)
-        said = self._reply(asked)
-        if isinstance(said, RawReply):
-            return StreamingResponse(said.body, status_code=said.status, headers=said.headers)
-        reply = said if isinstance(said, Reply) else Reply(answer=said)
+        chosen = self._reply(asked)
+        if isinstance(chosen, RawReply):
+            return StreamingResponse(chosen.body, status_code=chosen.status, headers=chosen.headers)
+        reply = chosen if isinstance(chosen, Reply) else Reply(answer=chosen)
         return _render(self._completion(asked, reply), fault)
 
     async def _embeddings(self, request: Request) -> Response:
@@ -180,8 +180,8 @@ class OpenAIStandIn:
     def _completion(self, asked: ChatRequest, reply: Reply) -> Completion:
         usage = reply.usage
         if usage is None and self._window is not None:
-            tokens, said = self._tokens_of(asked), len(str(reply.answer).split())
-            usage = {"prompt_tokens": tokens, "completion_tokens": said, "total_tokens": tokens + said}
+            tokens, output = self._tokens_of(asked), len(str(reply.answer).split())
+            usage = {"prompt_tokens": tokens, "completion_tokens": output, "total_tokens": tokens + output}
         return Completion(
             id=f"chatcmpl-{next(self._numbers)}",
             created=int(time.time()),

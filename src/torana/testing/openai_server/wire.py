@@ -197,8 +197,8 @@ class Completion:
         if self.usage is not None:
             return self.usage
         asked = sum(len(_text(message).split()) for message in self.request.messages)
-        said = self.answer if isinstance(self.answer, str) else json.dumps(self._calls(self.answer))
-        answered = len(said.split())
+        text = self.answer if isinstance(self.answer, str) else json.dumps(self._calls(self.answer))
+        answered = len(text.split())
         return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
 
 

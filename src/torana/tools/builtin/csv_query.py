@@ -128,13 +128,13 @@ def _filter_rows(table: _Table, where: str) -> list[Row]:
     return [row for row in table.rows if _holds(row[column], sign, value, number, column)]
 
 
-def _value(said: str) -> str:
+def _value(text: str) -> str:
     """Return the value to compare with. Raises ``ToolError`` if another condition follows it."""
-    if quoted := _QUOTED.fullmatch(said):
+    if quoted := _QUOTED.fullmatch(text):
         return quoted["value"]
-    if _MORE.search(said):
-        raise ToolError(f"There can be one condition only; if “{said[:60]}” is a value, quote it.")
-    return said.strip("\"'")
+    if _MORE.search(text):
+        raise ToolError(f"There can be one condition only; if “{text[:60]}” is a value, quote it.")
+    return text.strip("\"'")
 
 
 def _holds(cell: str, sign: str, value: str, number: Decimal | None, column: str) -> bool:

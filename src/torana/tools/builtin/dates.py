@@ -46,9 +46,9 @@ def current_time(ctx: RunContext[ToolContext], place: str = "") -> str:
     """
     now = ctx.deps.clock()
     zone = zone_of(place, now) if place.strip() else ctx.deps.timezone
-    there = now.astimezone(zone)
+    local = now.astimezone(zone)
     where = f" in {' '.join(place.split())}" if place.strip() else ""
-    return f"It is {there:%H:%M} on {_long(there.date())}{where} ({_zone_name(zone, there)})."
+    return f"It is {local:%H:%M} on {_long(local.date())}{where} ({_zone_name(zone, local)})."
 
 
 @tool(idempotent=True)
@@ -144,28 +144,28 @@ def read_date(text: str, now: datetime, *, past: bool = False) -> date:
 
     Today matches both. Raises ``ToolError`` if the text is not a date, or ambiguous.
     """
-    said = " ".join(text[: DATE_LIMIT + 1].split()).lower().replace("’", "'")
-    if len(said) > DATE_LIMIT:
+    phrase = " ".join(text[: DATE_LIMIT + 1].split()).lower().replace("’", "'")
+    if len(phrase) > DATE_LIMIT:
         raise ToolError(f"A date has at most {DATE_LIMIT} characters; give a shorter one.")
-    found = _numeric(said) or _in_words(
-        _FEASTS.get(said, said), now.replace(tzinfo=None), "past" if past else "future"
+    found = _numeric(phrase) or _in_words(
+        _FEASTS.get(phrase, phrase), now.replace(tzinfo=None), "past" if past else "future"
     )
     if found is None:
-        raise ToolError(f"“{said}” is not a date; write it as {now:%Y-%m-%d} or as {_short(now)}.")
+        raise ToolError(f"“{phrase}” is not a date; write it as {now:%Y-%m-%d} or as {_short(now)}.")
     return found
 
 
-def _numeric(said: str) -> date | None:
+def _numeric(phrase: str) -> date | None:
     try:
-        return date.fromisoformat(said.upper())
+        return date.fromisoformat(phrase.upper())
     except ValueError:
-        match = _NUMERIC.fullmatch(said)
+        match = _NUMERIC.fullmatch(phrase)
     if match is None:
         return None
     first, second, year = map(int, match.groups())
     readings = sorted({*_valid(year, second, first), *_valid(year, first, second)})
     if len(readings) > 1:
-        raise ToolError(f"“{said}” is ambiguous; write {readings[0]} or {readings[1]}.")
+        raise ToolError(f"“{phrase}” is ambiguous; write {readings[0]} or {readings[1]}.")
     return readings[0] if readings else None
 
 
@@ -176,19 +176,19 @@ def _valid(year: int, month: int, day: int) -> list[date]:
         return []
 
 
-def _in_words(said: str, now: datetime, prefer: str) -> date | None:
-    if said in _EASTER:
+def _in_words(phrase: str, now: datetime, prefer: str) -> date | None:
+    if phrase in _EASTER:
         return _easter(now, past=prefer == "past")
     # dateparser reads "9" as September and "2026-13-01" as 13 January; pure digits were parsed above.
-    if not re.search(r"[a-z]", said):
+    if not re.search(r"[a-z]", phrase):
         return None
-    if _WEEKDAY.fullmatch(said):
-        return _parse_date(said, now, prefer=prefer, parts=[])
+    if _WEEKDAY.fullmatch(phrase):
+        return _parse_date(phrase, now, prefer=prefer, parts=[])
     # On 20 November, "20 November" means today, which dateparser does not count as future.
-    same_year = _parse_date(said, now, prefer="current_period", parts=["day", "month"])
+    same_year = _parse_date(phrase, now, prefer="current_period", parts=["day", "month"])
     if same_year == now.date():
         return same_year
-    return _parse_date(said, now, prefer=prefer, parts=["day", "month"])
+    return _parse_date(phrase, now, prefer=prefer, parts=["day", "month"])
 
 
 def _easter(now: datetime, *, past: bool) -> date:
@@ -198,12 +198,12 @@ def _easter(now: datetime, *, past: bool) -> date:
     return max(day for day in days if day <= today) if past else min(day for day in days if day >= today)
 
 
-def _parse_date(said: str, now: datetime, *, prefer: str, parts: list[str]) -> date | None:
+def _parse_date(phrase: str, now: datetime, *, prefer: str, parts: list[str]) -> date | None:
     import dateparser  # takes 0.1 s, so only on demand
 
     settings = {"RELATIVE_BASE": now, "PREFER_DATES_FROM": prefer, "REQUIRE_PARTS": parts}
     try:
-        found = dateparser.parse(said, languages=["en"], settings=settings)
+        found = dateparser.parse(phrase, languages=["en"], settings=settings)
     except OverflowError:  # a weekday before the year 1
         return None
     return found.date() if found else None
@@ -221,7 +221,7 @@ def _count(number: int, unit: str) -> str:
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
-def _zone_name(zone: tzinfo, there: datetime) -> str:
-    offset = there.strftime("%z")
+def _zone_name(zone: tzinfo, local: datetime) -> str:
+    offset = local.strftime("%z")
     utc = f"UTC{offset[:3]}:{offset[3:5]}"
     return f"{zone.key}, {utc}" if isinstance(zone, ZoneInfo) else utc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic_ai import RunContext
 
-from torana.characters import visible
+from torana.characters import remove_hidden
 from torana.store.workspaces import FileFault, Workspaces
 from torana.tools.base import ToolContext, ToolError, ToolGroup, tool, tool_errors
 
@@ -27,7 +27,8 @@ class FileTools(ToolGroup):
         files = await self._workspaces.list_files(user)
         zone = ctx.deps.timezone
         lines = [
-            f"- {visible(file.name)} ({file.size:,} bytes, {file.changed_at.astimezone(zone):%Y-%m-%d %H:%M})"
+            f"- {remove_hidden(file.name)} "
+            f"({file.size:,} bytes, {file.changed_at.astimezone(zone):%Y-%m-%d %H:%M})"
             for file in files[:_LISTED]
         ]
         if len(files) > _LISTED:

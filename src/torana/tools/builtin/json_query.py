@@ -64,7 +64,7 @@ def _to_rooted_path(path: str) -> str:
 
 
 def _refuse_costly(query: str) -> None:
-    """Refuse paths with more steps than the number of values in the document times the parts of the path.
+    """Refuse a path that may need more steps than the product of the document's values and the path's parts.
 
     The library follows every path to its end, again for each value that a filter checks, and match() and
     search() run regular expressions from the query: both could take hours. Two paths from the root in a filter

@@ -93,9 +93,9 @@ class MemoryTools(ToolGroup):
 
     async def _describe_no_match(self, ctx: RunContext[ToolContext], user: str, query: str) -> str:
         """Return the message for a change that matches no memory, with similar memories if allowed here."""
-        told = "No memory contains all of these words."
+        message = "No memory contains all of these words."
         near = await self._memory.recall(user, query, limit=_SHOWN) if ctx.deps.may_recall else []
-        return f"{told} Similar memories:\n{_format_list([fit.memory for fit in near])}" if near else told
+        return f"{message} Similar memories:\n{_format_list([fit.memory for fit in near])}" if near else message
 
 
 def _format_list(found: Sequence[Remembered]) -> str:

@@ -145,11 +145,11 @@ def _format_items(begin: str, items: Iterable[object], end: str) -> Iterator[str
 
 
 def _fault(error: Exception, printed: str, seconds: float) -> str:
-    said = str(error).strip() or type(error).__name__
-    if _TOO_LONG.match(said):
+    message = str(error).strip() or type(error).__name__
+    if _TOO_LONG.match(message):
         fault = f"The code ran for longer than {seconds:g} s and was stopped; do less in one snippet."
     else:
-        fault = f"The code failed: {said[-2000:]}"
+        fault = f"The code failed: {message[-2000:]}"
     return "\n".join(filter(None, [fault, _labelled_output("printed", printed)]))
 
 

@@ -113,9 +113,9 @@ class ScriptTools(ToolGroup):
         found = {name: self._environ[name] for name in needs.secrets if self._environ.get(name)}
         lacking = [name for name in needs.secrets if name in skill.requires_env and name not in found]
         if lacking:
-            told = ", ".join(f"the secret {name} is not set" for name in lacking)
+            missing = ", ".join(f"the secret {name} is not set" for name in lacking)
             raise ToolError(
-                f"The script was not run: {told}; put the missing value into .env and restart the gateway."
+                f"The script was not run: {missing}; put the missing value into .env and restart the gateway."
             )
         return found
 

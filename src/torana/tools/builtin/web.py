@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torana.characters import visible
+from torana.characters import remove_hidden
 from torana.tools.base import ToolError, ToolGroup, tool, tool_errors
 from torana.web import GuardedClient, WebFault, WebPage
 from torana.web.charsets import decode
@@ -106,7 +106,7 @@ def from_outside(source: str, text: str) -> str:
     """
     mark = secrets.token_hex(4)
     # Only a part of a long text is searched, because the search blocks the event loop.
-    shown = visible(text[: 2 * _SHOWN]).strip()
+    shown = remove_hidden(text[: 2 * _SHOWN]).strip()
     left = max(len(text) - 2 * _SHOWN, 0) + max(len(shown) - _SHOWN, 0)
     cut = f"\n[truncated; about {left:,} more characters]" if left else ""
     return (

@@ -67,25 +67,25 @@ class _Result(CallToolResult):
 class ConnectionState:
     def __init__(self) -> None:
         #: Set when the list may have changed, a call failed, or the connection ended.
-        self.look = asyncio.Event()
+        self.check_needed = asyncio.Event()
         #: Set when the connection ended.
-        self.end_seen = asyncio.Event()
+        self.has_ended = asyncio.Event()
         #: Why the connection ended; empty before.
         self.ended = ""
 
     def end(self, reason: str) -> None:
         self.ended = reason
-        self.end_seen.set()
-        self.look.set()
+        self.has_ended.set()
+        self.check_needed.set()
 
 
 class Connection:
     """An initialized connection. It must be used in the event loop that opened it."""
 
-    def __init__(self, *, server: Server, session: ClientSession, signs: ConnectionState) -> None:
+    def __init__(self, *, server: Server, session: ClientSession, state: ConnectionState) -> None:
         self._server = server
         self._session = session
-        self.signs = signs
+        self.state = state
         self._calls: set[asyncio.Task[Any]] = set()
 
     @property
@@ -123,7 +123,7 @@ class Connection:
             ended.set()
             task.cancel()
         if not done:
-            self.signs.look.set()
+            self.state.check_needed.set()
             name, seconds = self._server.name, self._server.timeout
             raise ToolError(f"The MCP server {name} did not answer within {seconds:g} s. {_UNKNOWN}")
         return self._result_of(task)
@@ -135,13 +135,13 @@ class Connection:
         try:
             result = task.result()
         except MCPError as error:
-            self.signs.look.set()
-            said = without_hidden(self._server.mask(error.error.message))[:_ERROR_LIMIT]
-            raise ToolError(f"The MCP server {name} refused the call: {said}. {_UNKNOWN}") from error
+            self.state.check_needed.set()
+            message = without_hidden(self._server.mask(error.error.message))[:_ERROR_LIMIT]
+            raise ToolError(f"The MCP server {name} refused the call: {message}. {_UNKNOWN}") from error
         except ValidationError as error:
             raise ToolError(f"The MCP server {name} returned an invalid result. {_UNKNOWN}") from error
         except Exception as error:
-            self.signs.look.set()
+            self.state.check_needed.set()
             _log.warning("mcp_call_failed", extra={"server": name}, exc_info=error)
             raise ToolError(f"The call of the MCP server {name} failed. {_UNKNOWN}") from error
         text = _text_of(result)
@@ -160,19 +160,19 @@ _UNKNOWN = "The outcome is unknown: check it before you repeat the call, or tell
 
 
 @asynccontextmanager
-async def open_connection(server: Server, surroundings: ProgramEnvironment) -> AsyncGenerator[Connection]:
+async def open_connection(server: Server, environment: ProgramEnvironment) -> AsyncGenerator[Connection]:
     """Connect to the server and initialize the session.
 
     Raises ``ConfigInvalid`` for faults that the operator must fix, and other errors if the connection fails.
     """
-    signs = ConnectionState()
+    state = ConnectionState()
 
     async def on_message(message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
-            signs.look.set()
+            state.check_needed.set()
 
     streams = (
-        open_stdio(server, surroundings, ended=signs.end) if server.transport == "stdio" else open_http(server)
+        open_stdio(server, environment, ended=state.end) if server.transport == "stdio" else open_http(server)
     )
     us = Implementation(name="torana", version=__version__)
     # Without callbacks, a server that asks for a model, a form or a directory is refused.
@@ -183,9 +183,9 @@ async def open_connection(server: Server, surroundings: ProgramEnvironment) -> A
         try:
             await _greet(session)
         except MCPError as error:
-            why = signs.ended or f"it refused the initialization: {error.error.message}"
+            why = state.ended or f"it refused the initialization: {error.error.message}"
             raise ConnectionError(why) from error
-        yield Connection(server=server, session=session, signs=signs)
+        yield Connection(server=server, session=session, state=state)
 
 
 async def _greet(session: ClientSession) -> None:

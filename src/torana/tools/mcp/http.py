@@ -21,7 +21,7 @@ from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIM
 Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
 
 #: Timeout, in seconds, for connecting and sending; an event stream may be silent without limit.
-_PATIENCE = 10.0
+_CONNECT_TIMEOUT = 10.0
 #: Timeout, in seconds, for the request that ends the session.
 _FAREWELL = 2.0
 #: The number of messages that opening a stream counts as: a server can end its streams at once, and then the
@@ -46,7 +46,7 @@ async def open_http(server: Server) -> AsyncGenerator[Streams]:
     headers = {name: value.get_secret_value() for name, value in server.headers.items()}
     client = httpx2.AsyncClient(
         headers={**headers, "Accept-Encoding": "identity"},
-        timeout=httpx2.Timeout(_PATIENCE, read=None),
+        timeout=httpx2.Timeout(_CONNECT_TIMEOUT, read=None),
         transport=_Bounded(),
         trust_env=False,  # do not use .netrc
     )

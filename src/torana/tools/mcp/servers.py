@@ -169,8 +169,8 @@ async def _opener(*, path: str, homes: Path) -> Opens:
         if (error.name or "").startswith("torana"):
             raise
         raise ConfigInvalid(_missing_library()) from error
-    surroundings = module.ProgramEnvironment(path=path, homes=homes)
-    return partial(module.open_connection, surroundings=surroundings)
+    environment = module.ProgramEnvironment(path=path, homes=homes)
+    return partial(module.open_connection, environment=environment)
 
 
 def _missing_library() -> str:

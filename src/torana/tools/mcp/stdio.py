@@ -58,14 +58,14 @@ class ProgramEnvironment:
 
 @asynccontextmanager
 async def open_stdio(
-    server: Server, surroundings: ProgramEnvironment, *, ended: Callable[[str], None]
+    server: Server, environment: ProgramEnvironment, *, ended: Callable[[str], None]
 ) -> AsyncGenerator[Streams]:
     """Start the program and connect to its pipes; at the end its process group is killed.
 
     A program of this server that a killed gateway left running is killed before. ``ended`` receives the reason
     when the program ends. Raises ``ConfigInvalid`` if it cannot be started.
     """
-    program = _Program(server, await _start_process(server, surroundings), ended)
+    program = _Program(server, await _start_process(server, environment), ended)
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](_UNREAD)
     tasks = [
@@ -91,14 +91,14 @@ async def open_stdio(
                 stream.close()
 
 
-async def _start_process(server: Server, surroundings: ProgramEnvironment) -> Process:
+async def _start_process(server: Server, environment: ProgramEnvironment) -> Process:
     assert server.command is not None  # noqa: S101 - set for this transport
-    record = surroundings.homes / _RUNNING / server.name
+    record = environment.homes / _RUNNING / server.name
     await asyncio.to_thread(end_left_program, record)
-    command = await asyncio.to_thread(shutil.which, server.command, path=surroundings.path)
+    command = await asyncio.to_thread(shutil.which, server.command, path=environment.path)
     if command is None:
         raise ConfigInvalid(f"there is no program {server.command}; install it, or set its absolute path")
-    home = surroundings.homes / server.name
+    home = environment.homes / server.name
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
@@ -108,7 +108,7 @@ async def _start_process(server: Server, surroundings: ProgramEnvironment) -> Pr
             stdout=PIPE,
             stderr=PIPE,
             cwd=server.cwd or home,
-            env=child_environment(server, path=surroundings.path, home=home),
+            env=child_environment(server, path=environment.path, home=home),
             start_new_session=True,
             limit=MESSAGE_LIMIT,
         )
@@ -188,10 +188,10 @@ class _Program:
         assert self._process.stderr is not None  # noqa: S101 - it was started with pipes
         while chunk := await self._process.stderr.read(65_536):
             lines = [line.strip()[:_STDERR_LINE] for line in chunk.decode(errors="replace").splitlines()]
-            said = [self._server.mask(line) for line in lines if line]
-            if said:
-                self._last_words = said[-1]
-                _log.debug("mcp_server_stderr", extra={"server": self._server.name, "lines": said[:20]})
+            output = [self._server.mask(line) for line in lines if line]
+            if output:
+                self._last_words = output[-1]
+                _log.debug("mcp_server_stderr", extra={"server": self._server.name, "lines": output[:20]})
             await asyncio.sleep(_STDERR_PAUSE)
 
     async def end(self) -> None:

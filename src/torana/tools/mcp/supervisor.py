@@ -27,7 +27,7 @@ _CONNECT, _LIST = 60.0, 15.0
 #: The longest time, in seconds, between two checks of a quiet server, and the shortest time between two
 #: lists. While a server keeps reporting a changed list, the shortest time doubles until it equals the
 #: longest.
-_LOOK, _CALM = 60.0, 1.0
+_CHECK_INTERVAL, _MIN_LIST_INTERVAL = 60.0, 1.0
 #: Names of the library's errors for a failed connection; the library is not imported here.
 _UNREACHED = ("ConnectError", "ConnectTimeout")
 
@@ -94,7 +94,7 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
     async def call(self, tool: str, arguments: Mapping[str, object], *, digest: str) -> str:
         """Return the result of the tool.
 
-        Raises ``ToolError`` if it fails or cannot be called now, or if ``digest`` is not its definition's.
+        Raises ``ToolError`` if it fails or cannot be called now, or if its definition has another digest.
         """
         offered = {offer.tool: offer.digest for offer in self.offers}
         if self._connection is None or tool not in offered:
@@ -141,15 +141,19 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
             limit.reschedule(None)
             self._connection = connection
             self._set_active()
-            calm = _CALM
+            interval = _MIN_LIST_INTERVAL
             try:
-                while not connection.signs.ended:
+                while not connection.state.ended:
                     await self._check(connection)
-                    await _until(connection.signs.end_seen, seconds=calm)
-                    calm = min(2 * calm, _LOOK) if connection.signs.look.is_set() else _CALM
+                    await _until(connection.state.has_ended, seconds=interval)
+                    interval = (
+                        min(2 * interval, _CHECK_INTERVAL)
+                        if connection.state.check_needed.is_set()
+                        else _MIN_LIST_INTERVAL
+                    )
             finally:
                 self._connection = None
-            return connection.signs.ended
+            return connection.state.ended
 
     def _describe(self, error: BaseException) -> Ended:
         return Ended(reason=self._server.mask(_describe_error(error, self._server))[:500])
@@ -160,10 +164,10 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
 
     async def _check(self, connection: Connection) -> None:
         """Wait for a change, or for some time, and update the list of tools. Raises if the server is gone."""
-        signs = connection.signs
-        await _until(signs.look, seconds=_LOOK)
-        signs.look.clear()
-        if signs.ended:
+        state = connection.state
+        await _until(state.check_needed, seconds=_CHECK_INTERVAL)
+        state.check_needed.clear()
+        if state.ended:
             return
         try:
             async with asyncio.timeout(_LIST):

@@ -26,10 +26,10 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 #: The first byte of standard error after the sandbox was set up.
 STARTED = b"\0"
 
-#: The first process of the sandbox: it writes ``STARTED``, runs the command, and returns its exit code. A
-#: gateway that is killed before bubblewrap is set to end with it cannot stop the command. The output then has
-#: no reader, and the shell ends instead of starting the command. It writes nothing else to standard error, such
-#: as the name of a signal.
+#: The first process of the sandbox: it writes ``STARTED``, runs the command, and returns its exit code. It
+#: writes nothing else to standard error, such as the name of a signal. bubblewrap ends with the gateway, except
+#: if the gateway is killed in the moment before bubblewrap requests this. Then standard error has no reader, so
+#: ``STARTED`` cannot be written, and the command is not started.
 _INIT = ("/bin/sh", "-c", r'printf "\0" >&2 && exec 3>&2 2>&- && (exec "$@" 2>&3 3>&-); exit $?', "sh")
 _SHM = 16 * MIB
 _OPEN_FILES = 256
@@ -105,21 +105,21 @@ class Bubblewrap:
     def command(
         self,
         job: Job,
-        started: Sequence[str],
+        script: Sequence[str],
         *,
         room: Path,
         limits: SandboxLimits,
         seccomp: int,
         directories: Mapping[str, int],
     ) -> list[str]:
-        """Return the command line for ``job``, whose own command is ``started``.
+        """Return the command line for ``job``, which runs the command ``script``.
 
         ``room`` contains its files: ``skill`` and ``etc``, with hosts also ``egress.sock`` and ``forward.py``.
         ``seccomp`` is a descriptor of the system call filter, ``directories`` the result of ``open``; the
         command must inherit them. When the sandbox is set up, it writes ``STARTED`` to standard error before
         the job starts. Raises ``SandboxFault`` if a program is missing.
         """
-        inner = [*_INIT, *started]
+        inner = [*_INIT, *script]
         if job.hosts:
             python = self.which("python3")
             if python is None:
@@ -237,10 +237,10 @@ def _limits(limits: SandboxLimits) -> Sequence[str]:
 
 
 def _explain(stderr: str) -> str:
-    said = " ".join(stderr.split())[:200]
-    if "unknown option" in said.lower():
-        return f"This bubblewrap is too old: {said}. {_BUBBLEWRAP_CURE}"
-    return f"bubblewrap does not work here: {said}. {_NAMESPACES_CURE}"
+    output = " ".join(stderr.split())[:200]
+    if "unknown option" in output.lower():
+        return f"This bubblewrap is too old: {output}. {_BUBBLEWRAP_CURE}"
+    return f"bubblewrap does not work here: {output}. {_NAMESPACES_CURE}"
 
 
 def open_directories(paths: Iterable[str], *, hidden: Iterable[Path], held: ExitStack) -> dict[str, int]:

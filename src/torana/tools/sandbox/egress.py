@@ -30,7 +30,7 @@ TRAFFIC_EXCEEDED = (
     f"A run may send {TRAFFIC_LIMIT >> 20} MiB and receive as much; all its connections are closed."
 )
 
-_PATIENCE = 10.0
+_CONNECT_TIMEOUT = 10.0
 _CHUNK = 64 * 1024
 _REFUSED_LIMIT = 20
 #: Headers between the script and the proxy only, or replaced by the proxy.
@@ -110,7 +110,7 @@ class Egress:
             await _refuse(writer, 503, TRAFFIC_EXCEEDED)
             return
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _CONNECT_TIMEOUT)
             request = _parse(head)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError):
             await _refuse(writer, 400, "This proxy understands CONNECT and http:// requests.")
@@ -151,7 +151,7 @@ class Egress:
         failure = OSError("the host has no address")
         for address in addresses:
             try:
-                return await asyncio.wait_for(asyncio.open_connection(address, port), _PATIENCE)
+                return await asyncio.wait_for(asyncio.open_connection(address, port), _CONNECT_TIMEOUT)
             except OSError as error:
                 failure = error
         raise failure

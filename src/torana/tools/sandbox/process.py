@@ -21,9 +21,9 @@ from torana.tools.sandbox import usage
 from torana.tools.sandbox.job import Outcome, SandboxLimits, Stopped
 
 #: Seconds between two measurements.
-_LOOK = 0.1
+_CHECK_INTERVAL = 0.1
 #: Seconds within which the pipes of a killed process must close.
-_AFTERMATH = 5.0
+_CLOSE_TIMEOUT = 5.0
 _CHUNK = 64 * 1024
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class BoundedProcess:
             watching.append(asyncio.create_task(self._watch_disks(disks)))
         try:
             await _wait_for_exit(self._process.pid, unless=watching)
-            await asyncio.wait(reading, timeout=_AFTERMATH)
+            await asyncio.wait(reading, timeout=_CLOSE_TIMEOUT)
         finally:
             clock.cancel()
             self._kill()
@@ -126,7 +126,7 @@ class BoundedProcess:
         while True:
             for bound in await self._in_thread(partial(self._exceeded, writes=writes)):
                 self._stop(bound)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
 
     def _exceeded(self, *, writes: bool) -> Sequence[Stopped]:
         """Return the exceeded limits, the first one found first."""
@@ -155,14 +155,14 @@ class BoundedProcess:
             # The first child has its own network from its start.
             for pid in usage.children(self._process.pid)[:1]:
                 self._in_sockets = await self._in_thread(partial(usage.sockets, pid))
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
 
     async def _watch_disks(self, disks: usage.Disks) -> None:
         # A separate task, because a network file system may block.
         while True:
             if await self._in_thread(partial(disks.is_filling, self._limits)):
                 self._stop("filled")
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
 
     def _in_thread(self, look: Callable[[], T]) -> asyncio.Future[T]:
         """Call ``look`` in a thread of this run.
@@ -199,7 +199,7 @@ class BoundedProcess:
         for descriptor in self._dying:
             end = select.poll()
             end.register(descriptor, select.POLLIN)
-            end.poll(_AFTERMATH * 1000)
+            end.poll(_CLOSE_TIMEOUT * 1000)
             os.close(descriptor)
         return self._process.wait()
 

@@ -114,8 +114,8 @@ class Sandbox:
                 stderr_bytes=outcome.stderr_bytes - len(STARTED),
             )
         elif outcome.stopped is None:
-            said = outcome.stderr.decode(errors="replace").strip() or f"exit code {outcome.code}"
-            raise SandboxFault(f"The sandbox cannot be set up: {said[:200]}")
+            reason = outcome.stderr.decode(errors="replace").strip() or f"exit code {outcome.code}"
+            raise SandboxFault(f"The sandbox cannot be set up: {reason[:200]}")
         return replace(outcome, refused=egress.refused_hosts, exceeded_traffic=egress.exceeded_traffic)
 
 

@@ -67,8 +67,8 @@ _X32 = 0x40000000
 #: For each machine its constant of linux/audit.h, and the column of the numbers below.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 # The numbers of calls on x86-64 and aarch64; None where a machine has no such call.
-#: Calls whose arguments decide.
-_EXAMINED: Mapping[str, tuple[int, int]] = {
+#: Calls that are allowed or refused by their arguments.
+_CALLS_BY_ARGUMENT: Mapping[str, tuple[int, int]] = {
     "socket": (41, 198),
     "socketpair": (53, 199),
     "setsockopt": (54, 208),
@@ -154,7 +154,7 @@ def _assemble(arch: int, column: int, ignored: Mapping[str, tuple[int, int]]) ->
         if (number := numbers[column]) is not None:
             yield from _when(_EQUAL, number, _answer(EPERM))
     for name, steps in _examinations():
-        yield from _when(_EQUAL, _EXAMINED[name][column], *steps, _allow())
+        yield from _when(_EQUAL, _CALLS_BY_ARGUMENT[name][column], *steps, _allow())
     yield _allow()
 
 

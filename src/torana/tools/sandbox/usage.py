@@ -25,7 +25,7 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 _UNIX, _DATAGRAMS = 2, {b"0002": 20}
 _UNIX_BYTES = 212_992
 #: The machine's TCP memory below which single connections are not searched.
-_LITTLE = 16 * MIB
+_TCP_THRESHOLD = 16 * MIB
 #: The position of the name in a row of Unix sockets.
 _NAME = 6
 #: The maximum number of threads of a process that are read: by ``children``, for bubblewrap and its single
@@ -159,7 +159,7 @@ def sockets(pid: int) -> int:
     The system does not report Unix sockets, so each counts with its maximum.
     """
     protocols = ["udp", "udp6"]
-    if _tcp_of_the_machine() > _LITTLE:
+    if _tcp_of_the_machine() > _TCP_THRESHOLD:
         protocols += ["tcp", "tcp6"]
     queues = (row[4].split(b":") for protocol in protocols for row in _rows(pid, protocol))
     held = sum(int(size, 16) for pair in queues for size in pair)

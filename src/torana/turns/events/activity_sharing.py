@@ -59,7 +59,7 @@ class ActivitySharing:
             await self._send()
 
     def receive(self, events: str) -> None:
-        """Add the events of another replica's announcement; others than events are ignored."""
+        """Add the events of another replica's announcement. An announcement without events is ignored."""
         for type_, owner, data in _read(events):
             if type_ == "reset":
                 self._activity.reset()

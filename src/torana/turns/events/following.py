@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _IDLE = "torana:idle"
 
 #: Seconds without a message after which the connection is checked.
-_QUIET = 5.0
+_QUIET_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class EventFollower(RedisWorker):
         subscribing = asyncio.create_task(self._keep_subscribing(channels), name="event subscriptions")
         try:
             while not subscribing.done():
-                message = cast("dict[str, Any] | None", await channels.get_message(timeout=_QUIET))
+                message = cast("dict[str, Any] | None", await channels.get_message(timeout=_QUIET_SECONDS))
                 if message is not None:
                     await self._read(client, message)
             await subscribing

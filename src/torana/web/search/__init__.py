@@ -11,7 +11,7 @@ from torana.web.search.brave import Brave
 from torana.web.search.searxng import Searxng
 from torana.web.search.tavily import Tavily
 
-__all__ = ["SERVICES", "Hit", "Search", "SearchName", "SearchService", "lacking", "open_search"]
+__all__ = ["SERVICES", "Hit", "Search", "SearchName", "SearchService", "open_search", "search_fault"]
 
 SearchName = Literal["none", "searxng", "brave", "tavily"]
 
@@ -19,7 +19,7 @@ SearchName = Literal["none", "searxng", "brave", "tavily"]
 SERVICES: Mapping[SearchName, type[SearchService]] = {"searxng": Searxng, "brave": Brave, "tavily": Tavily}
 
 
-def lacking(name: SearchName, *, url: str | None, api_key: str | None) -> str:
+def search_fault(name: SearchName, *, url: str | None, api_key: str | None) -> str:
     """Return what the service lacks and the cure, or an empty text."""
     if name == "none":
         given = "search_url" if url else "search_api_key" if api_key else ""
@@ -36,7 +36,7 @@ def open_search(
     name: SearchName, *, url: str | None, api_key: str | None, client: GuardedClient | None = None
 ) -> Search | None:
     """Return the service, or None if none is configured completely. Its host may be private."""
-    if name == "none" or lacking(name, url=url, api_key=api_key):
+    if name == "none" or search_fault(name, url=url, api_key=api_key):
         return None
     service = SERVICES[name]
     address = (url or service.url or "").rstrip("/")

@@ -62,7 +62,7 @@ def copy(
 
     settings = options.settings
     source, target = _sides(settings, to)
-    source.check_there()
+    source.check_exists()
     with DataDirLock(data_dir=settings.data_dir, address="torana database copy"):
         report = asyncio.run(copy_between(source, target, restart=restart, show_progress=progress_bar))
     _print(report, str(source), str(target), as_json=options.as_json)

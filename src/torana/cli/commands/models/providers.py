@@ -13,7 +13,7 @@ from torana.errors import OperatorError
 from torana.models.providers import checked_key
 
 #: Seconds to wait for a provider, and for a server on this machine.
-_PATIENCE, _NEARBY = 15.0, 0.5
+_PROVIDER_TIMEOUT, _LOCAL_TIMEOUT = 15.0, 0.5
 
 #: Models that do not converse, by parts of their names.
 _OTHER_USES = (
@@ -119,12 +119,12 @@ def find_local_servers() -> Mapping[str, Sequence[str]]:
 
 def _local_models(name: str) -> Sequence[str] | None:
     try:
-        return list_models(PROVIDERS[name], key=None, timeout=_NEARBY)
+        return list_models(PROVIDERS[name], key=None, timeout=_LOCAL_TIMEOUT)
     except OperatorError:
         return None
 
 
-def list_models(provider: Provider, *, key: str | None, timeout: float = _PATIENCE) -> Sequence[str]:
+def list_models(provider: Provider, *, key: str | None, timeout: float = _PROVIDER_TIMEOUT) -> Sequence[str]:
     """Return the names of a provider's models that converse. Raises ``OperatorError`` with the cure."""
     # The client's error for an invalid header would contain the key.
     checked = None if key is None else checked_key(provider.key or OWN_KEY, key)

@@ -33,7 +33,7 @@ SystemFlag = Annotated[
     bool,
     typer.Option(
         "--system",
-        help="Use a service of the system, with its own user, instead of your own service.",
+        help="Use the system's service, which has its own user, instead of your user's service.",
     ),
 ]
 

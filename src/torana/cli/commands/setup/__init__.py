@@ -51,7 +51,8 @@ def setup(
         bool | None, typer.Option("--service/--no-service", help="Install the gateway as a service.")
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Take the default for each question that has no option.")
+        bool,
+        typer.Option("--yes", "-y", help="Use the default answer if no option answers a question."),
     ] = False,
     config: ConfigFlag = None,
     as_json: JsonFlag = False,
@@ -65,7 +66,7 @@ def setup(
     # Imported here so that the help of the command is printed at once.
     from torana.cli.commands.setup.steps import SetupOptions
 
-    wishes = SetupOptions(
+    options = SetupOptions(
         provider=provider,
         model=model,
         base_url=base_url,
@@ -78,17 +79,17 @@ def setup(
         config=config,
         as_json=as_json,
     )
-    _run(wishes)
+    _run(options)
 
 
-def _run(wishes: SetupOptions) -> None:
+def _run(options: SetupOptions) -> None:
     from torana.cli.commands.setup.steps import run_setup
 
     try:
         # With --json, standard output has the result only.
-        with redirect_stdout(sys.stderr) if wishes.as_json else nullcontext():
-            result = run_setup(wishes)
+        with redirect_stdout(sys.stderr) if options.as_json else nullcontext():
+            result = run_setup(options)
     except (typer.Abort, KeyboardInterrupt):
         raise OperatorError("\nstopped; `torana setup` starts again, and keeps what is written") from None
-    if wishes.as_json:
+    if options.as_json:
         typer.echo(json.dumps(result, indent=2))

@@ -32,7 +32,7 @@ _TITLES: Mapping[str, str] = {
 }
 
 #: Seconds to wait for the platform, and for one poll for the first message.
-_PATIENCE, _POLL = 15.0, 20
+_PLATFORM_TIMEOUT, _POLL = 15.0, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,11 @@ def _call(
     """Return the platform's response. Raises ``OperatorError`` with the reason and the cure."""
     try:
         answer = httpx2.request(
-            "GET" if body is None else "POST", url, headers=headers, json=body, timeout=_PATIENCE + _POLL
+            "GET" if body is None else "POST",
+            url,
+            headers=headers,
+            json=body,
+            timeout=_PLATFORM_TIMEOUT + _POLL,
         )
         document: Any = answer.json()
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torana.store.rows.extensions.skills import SkillDecision
 
 #: Seconds for the gateway to unpack and scan an archive.
-_PATIENCE = 180.0
+_INSTALL_TIMEOUT = 180.0
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
@@ -175,7 +175,7 @@ def enable(
     options: CommonOptions,
     slug: Slug,
 ) -> None:
-    """Enable a disabled skill. Its approval still applies."""
+    """Enable a disabled skill. It needs no new approval."""
     _change(options, slug, "/enable", lambda changes: changes.enable(slug, act=act_by_hand()))
 
 
@@ -287,7 +287,7 @@ def _apply_change(
         if gateway is None:
             return run_by_hand(loaded.settings, change, making=True)
         if isinstance(body, bytes):
-            return gateway.send(method, path, read=_slug_of, archive=body, timeout=_PATIENCE)
+            return gateway.send(method, path, read=_slug_of, archive=body, timeout=_INSTALL_TIMEOUT)
         return gateway.ask(method, path, read=_slug_of, body=body)
 
 

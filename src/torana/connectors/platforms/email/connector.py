@@ -343,11 +343,11 @@ async def _send_mail(client: SMTP, message: bytes) -> None:
 
 
 def _refusal(error: SMTPResponseException) -> Exception:
-    told = f"the mail server answered {_describe_error(error)}"
+    reason = f"the mail server answered {_describe_error(error)}"
     if error.code < 400:
-        return OutcomeUnknown(told)
+        return OutcomeUnknown(reason)
     # Gmail uses 5.4.5 for too many mails a day.
-    return RetryLater(told) if error.code < 500 or "5.4.5" in error.message else PermanentError(told)
+    return RetryLater(reason) if error.code < 500 or "5.4.5" in error.message else PermanentError(reason)
 
 
 def _describe_error(error: SMTPResponseException) -> str:

@@ -71,8 +71,8 @@ class Mailbox:
             numbers = {int(word) for one in found.lines for word in _numbers(one)}
             new = sorted(numbers - self._given)
             # A server may announce mail that arrives during SEARCH only once: in this response or that of NOOP.
-            told = await self._ask("NOOP")
-            lines = [*found.lines, *told.lines]
+            noop = await self._ask("NOOP")
+            lines = [*found.lines, *noop.lines]
             sizes = [one.text for one in lines if one.text.rstrip().endswith(b" EXISTS")]
             if new or not sizes or sizes[-1] == self._size:
                 self._given.update(new)
@@ -143,9 +143,9 @@ async def _log_in(connection: ImapConnection, access: MailboxAccess) -> None:
     login = f"LOGIN {quote(access.user)} {quote(access.password)}"
     answer = await connection.command(login, seconds=TIMEOUT)
     if answer.result != "OK":
-        told = answer.text.replace(access.password, "***")
-        kind = RetryLater if _TEMPORARY.search(told) else PermanentError
-        raise kind(f"the IMAP server refused the login: {line(told, 200)}")
+        reason = answer.text.replace(access.password, "***")
+        kind = RetryLater if _TEMPORARY.search(reason) else PermanentError
+        raise kind(f"the IMAP server refused the login: {line(reason, 200)}")
 
 
 async def _capabilities(connection: ImapConnection) -> set[str]:

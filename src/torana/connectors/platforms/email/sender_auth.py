@@ -59,16 +59,16 @@ def authentication_fault(letter: ParsedEmail, server: str) -> str | None:
     DMARC must pass or, for domains without DMARC, SPF or DKIM for the sender's domain or a parent of it.
     """
     headers = letter.headers.get("authentication-results", ())
-    told = next((found for value in headers if (found := _results(value, server)) is not None), None)
-    if told is None:
+    results = next((found for value in headers if (found := _results(value, server)) is not None), None)
+    if results is None:
         return "not checked by the mail server"
     domain = letter.address.rpartition("@")[2]
-    dmarc = _of(told, "dmarc")
+    dmarc = _of(results, "dmarc")
     if any(result.verdict not in ("none", "temperror", "permerror") for result in dmarc):
         passed = [result.verdict for result in dmarc] == ["pass"]
         return None if passed and dmarc[0].about.get("header.from") == domain else "dmarc did not pass"
-    signers = [_signer(one.about) for one in _of(told, "dkim") if one.verdict == "pass"]
-    spf = _of(told, "spf")
+    signers = [_signer(one.about) for one in _of(results, "dkim") if one.verdict == "pass"]
+    spf = _of(results, "spf")
     if [result.verdict for result in spf] == ["pass"]:
         signers.append(spf[0].about.get("smtp.mailfrom", "").rpartition("@")[2])
     # A domain can sign for its subdomains, but not the reverse.
@@ -82,8 +82,8 @@ def _signer(about: Mapping[str, str]) -> str:
     return about.get("header.d") or about.get("header.i", "").rpartition("@")[2]
 
 
-def _of(told: Sequence[_Result], method: str) -> Sequence[_Result]:
-    return [result for result in told if result.method == method]
+def _of(results: Sequence[_Result], method: str) -> Sequence[_Result]:
+    return [result for result in results if result.method == method]
 
 
 def _results(value: str, server: str) -> list[_Result] | None:

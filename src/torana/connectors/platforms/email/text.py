@@ -186,8 +186,8 @@ def _attribution_length(lines: Sequence[str], at: int) -> int:
 
 
 def _tells_who_and_when(lines: Sequence[str]) -> bool:
-    told = " ".join(lines)
-    return len(told) < 400 and _WROTE.search(told) is not None and _WHEN.search(told) is not None
+    text = " ".join(lines)
+    return len(text) < 400 and _WROTE.search(text) is not None and _WHEN.search(text) is not None
 
 
 def _is_quotation(lines: Sequence[str], at: int) -> bool:

@@ -61,7 +61,7 @@ _FORMATS = re.compile(
 )
 #: The characters of a nick, so that `tor` does not match `torana`.
 _NICK = r"[\w\[\]\\`^{|}-]"
-_BARRED = re.compile(r"password|denied|banned|[kgz]-?lined|not authori[sz]ed", re.IGNORECASE)
+_ACCESS_REFUSED = re.compile(r"password|denied|banned|[kgz]-?lined|not authori[sz]ed", re.IGNORECASE)
 
 #: Prefixes of channel names.
 _CHANNEL = ("#", "&", "+", "!")
@@ -388,7 +388,7 @@ class _Login:
         raise PermanentError(f"{self._settings.host} refuses the account: {printable(message.text)}")
 
     def _on_error(self, message: IrcMessage) -> None:
-        if not self.is_registered and _BARRED.search(message.text):
+        if not self.is_registered and _ACCESS_REFUSED.search(message.text):
             self._on_refused(message)
         raise ConnectionError(f"{self._settings.host} ended the connection: {printable(message.text)}")
 

@@ -290,16 +290,16 @@ def _answers() -> Generator[None]:
 
 def _fault(status: int, headers: Mapping[str, str], answer: Mapping[str, Any]) -> Exception:
     code = answer.get("errcode") or ""
-    told = f"the homeserver answered {status}: {code} {str(answer.get('error'))[:200]}"
+    reason = f"the homeserver answered {status}: {code} {str(answer.get('error'))[:200]}"
     if status == 429 or code == "M_LIMIT_EXCEEDED":
         wait, header = answer.get("retry_after_ms"), headers.get("Retry-After", "")
         seconds = float(header) if header.isdecimal() else None
-        return RetryLater(told, seconds=wait / 1000 if isinstance(wait, int) else seconds)
+        return RetryLater(reason, seconds=wait / 1000 if isinstance(wait, int) else seconds)
     if status == 401:
-        return LoggedOut(told)
+        return LoggedOut(reason)
     if status >= 500:
-        return OutcomeUnknown(told)
+        return OutcomeUnknown(reason)
     # These are temporary; a response without a code does not come from a homeserver.
     if not code or code in {"M_RESOURCE_LIMIT_EXCEEDED", "M_CONSENT_NOT_GIVEN"}:
-        return RetryLater(told)
-    return PermanentError(told)
+        return RetryLater(reason)
+    return PermanentError(reason)

@@ -51,11 +51,11 @@ _POLL = 30
 #: Limits for missed events: the number for each room, and the maximum age in seconds.
 _MOST_EVENTS, _OLDEST = 500, 24 * 60 * 60
 #: Maximum number of messages that wait for keys (and of invitations), and how long they wait, in seconds.
-_MOST_WAITING, _KEY_PATIENCE = 200, 300
+_MOST_WAITING, _KEY_TIMEOUT = 200, 300
 
-_NOTHING: dict[str, Any] = {"types": []}
-_FILTER: dict[str, Any] = {"presence": _NOTHING, "account_data": _NOTHING} | {
-    "room": {"timeline": {"limit": 10}, "ephemeral": _NOTHING, "account_data": _NOTHING}
+_EMPTY_FILTER: dict[str, Any] = {"types": []}
+_FILTER: dict[str, Any] = {"presence": _EMPTY_FILTER, "account_data": _EMPTY_FILTER} | {
+    "room": {"timeline": {"limit": 10}, "ephemeral": _EMPTY_FILTER, "account_data": _EMPTY_FILTER}
     # Always include senders' names: the homeserver would omit the names that it sent in an earlier run.
     | {"state": {"lazy_load_members": True, "include_redundant_members": True}}
 }
@@ -69,7 +69,7 @@ _FILES: Mapping[str, Literal["image", "file", "video"]] = {
     "m.audio": "file",
     "m.video": "video",
 }
-_HEARD = {"m.text", "m.notice", "m.emote", *_FILES}
+_MESSAGE_TYPES = {"m.text", "m.notice", "m.emote", *_FILES}
 
 #: The quotation of the original message, which older clients write before a reply.
 _QUOTED = re.compile(r"\A(?:>[^\n]*\n)+\n?")
@@ -287,7 +287,7 @@ class Matrix(Connector[MatrixSettings]):
         elif isinstance(event, nio.MegolmEvent):
             event.room_id = room.room_id
             if len(self._unread) < _MOST_WAITING:
-                self._unread[event.event_id] = (event, time.monotonic() + _KEY_PATIENCE)
+                self._unread[event.event_id] = (event, time.monotonic() + _KEY_TIMEOUT)
         elif isinstance(event, nio.RoomMessage) and (heard := await self._parse_event(room, event)):
             await messages.hear(heard)
 
@@ -311,7 +311,7 @@ class Matrix(Connector[MatrixSettings]):
         content = _mapping(event.source.get("content"))
         kind = _text(content.get("msgtype"))
         relation = _mapping(content.get("m.relates_to"))
-        if kind not in _HEARD or relation.get("rel_type") == "m.replace":
+        if kind not in _MESSAGE_TYPES or relation.get("rel_type") == "m.replace":
             return None
         thread = _event_id(relation.get("event_id")) if relation.get("rel_type") == "m.thread" else ""
         answered = _event_id(_mapping(relation.get("m.in_reply_to")).get("event_id"))

@@ -69,7 +69,13 @@ _NO_MESSAGE = (
     f"{MUC_USER}x/{MUC_USER}invite",
 )
 #: Answers to a self-ping that mean that the account is still in the room (XEP-0410).
-_THERE = ("", "service-unavailable", "feature-not-implemented", "item-not-found", "remote-server-timeout")
+_STILL_JOINED = (
+    "",
+    "service-unavailable",
+    "feature-not-implemented",
+    "item-not-found",
+    "remote-server-timeout",
+)
 
 
 class Xmpp(Connector[XmppSettings]):
@@ -113,10 +119,10 @@ class Xmpp(Connector[XmppSettings]):
                 attending = asyncio.create_task(self._maintain_rooms(client, sink, deadline))
                 async with concurrently(sink.hear) as hear:
                     while True:
-                        come = await self._inbox.get()
-                        if isinstance(come, Exception):
-                            raise come
-                        heard, number = come
+                        item = await self._inbox.get()
+                        if isinstance(item, Exception):
+                            raise item
+                        heard, number = item
                         await hear(heard, partial(self._take, client, number))
         except TimeoutError as error:
             if deadline.expired():
@@ -285,7 +291,7 @@ class Xmpp(Connector[XmppSettings]):
         return ""
 
     async def _look_after(self, client: XmppClient, room: XmppRoom) -> None:
-        if room.is_in and await self._ping(client, f"{room.address}/{room.nick}") in _THERE:
+        if room.is_in and await self._ping(client, f"{room.address}/{room.nick}") in _STILL_JOINED:
             return
         await self._enter(client, room)
 

@@ -70,31 +70,35 @@ _SPELT = wordings(r"\b(?:plus|minus|times|multiplied by|divided by)\b")
 
 def calculate(message: BuiltinMessage) -> Arguments | None:
     """Read a calculation in numbers and operators, or in one of a few phrases, and nothing else."""
-    said = _digits(_ASKING.sub("", message.phrase).removesuffix(" as a decimal").rstrip("= "))
-    expression = _expression_of_phrase(said) or (said if _is_sum(said) else "")
+    phrase = _digits(_ASKING.sub("", message.phrase).removesuffix(" as a decimal").rstrip("= "))
+    expression = _expression_of_phrase(phrase) or (phrase if _is_sum(phrase) else "")
     return {"expression": expression} if expression else None
 
 
-def _digits(said: str) -> str:
-    return _NUMBER_WORD.sub(lambda match: str(NUMBERS[match[0].lower()]), said) if _SPELT.search(said) else said
+def _digits(phrase: str) -> str:
+    return (
+        _NUMBER_WORD.sub(lambda match: str(NUMBERS[match[0].lower()]), phrase)
+        if _SPELT.search(phrase)
+        else phrase
+    )
 
 
-def _is_sum(said: str) -> bool:
-    if _NO_SUM.fullmatch(said) or not re.search(r"\d", said):
+def _is_sum(phrase: str) -> bool:
+    if _NO_SUM.fullmatch(phrase) or not re.search(r"\d", phrase):
         return False
-    operands, signs = _SIGNS.subn(" ", said)
+    operands, signs = _SIGNS.subn(" ", phrase)
     return signs > 0 and not _OPERANDS.sub("", operands)
 
 
-def _expression_of_phrase(said: str) -> str:
+def _expression_of_phrase(phrase: str) -> str:
     for pattern, expression in _TOLD:
-        if match := pattern.fullmatch(said):
+        if match := pattern.fullmatch(phrase):
             return expression.format(
                 **{name: number.replace(",", "") for name, number in match.groupdict().items()}
             )
-    if match := _TOTAL.fullmatch(said):
+    if match := _TOTAL.fullmatch(phrase):
         return " + ".join(_numbers(match["list"]))
-    if match := _MEAN.fullmatch(said):
+    if match := _MEAN.fullmatch(phrase):
         return f"mean({', '.join(_numbers(match['list']))})"
     return ""
 

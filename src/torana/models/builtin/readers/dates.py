@@ -76,8 +76,8 @@ def days_between(message: BuiltinMessage) -> Arguments | None:
     match = first_match(_SPANS, message.phrase)
     if not match:
         return None
-    said = {"start": "today", "end": "today"} | match.groupdict()
-    return {name: _date(text) for name, text in said.items()} if all(map(_is_date, said.values())) else None
+    groups = {"start": "today", "end": "today"} | match.groupdict()
+    return {name: _date(text) for name, text in groups.items()} if all(map(_is_date, groups.values())) else None
 
 
 _AMOUNT = rf"(?P<amount>\d{{1,5}}|an?|{'|'.join(NUMBERS)}) (?P<unit>day|week|month|year)s?"
@@ -106,21 +106,21 @@ _WAS = wordings(r"\b(?:was|did)\b")
 def shift_date(message: BuiltinMessage) -> Arguments | None:
     """Read a question about a date some days, weeks, months or years from another, or about a weekday."""
     match = first_match((*_SHIFTS, *_WEEKDAY), message.phrase)
-    said = match.groupdict() if match else {}
-    start = said.get("start", "today")
+    groups = match.groupdict() if match else {}
+    start = groups.get("start", "today")
     if not match or not _is_date(start):
         return None
-    past = {"past": True} if "start" in said and _WAS.search(message.phrase) else {}
-    return {"start": _date(start), **_steps(said), **past}
+    past = {"past": True} if "start" in groups and _WAS.search(message.phrase) else {}
+    return {"start": _date(start), **_steps(groups), **past}
 
 
-def _steps(said: Mapping[str, str]) -> Mapping[str, int]:
-    if "amount" not in said:
+def _steps(groups: Mapping[str, str]) -> Mapping[str, int]:
+    if "amount" not in groups:
         return {}
-    amount = said["amount"].lower()
+    amount = groups["amount"].lower()
     number = int(amount) if amount.isdecimal() else NUMBERS.get(amount, 1)
-    back = said.get("way", "").lower() in ("before", "ago", "subtract")
-    return {f"{said['unit'].lower()}s": -number if back else number}
+    back = groups.get("way", "").lower() in ("before", "ago", "subtract")
+    return {f"{groups['unit'].lower()}s": -number if back else number}
 
 
 def read_date_words(text: str) -> str | None:

@@ -122,7 +122,7 @@ def remove_from_list(message: BuiltinMessage) -> Arguments | None:
     return _arguments(_list_name(match["name"]), match["entries"]) if match else None
 
 
-def nameless(phrase: str, *, name: str, recent: bool) -> tuple[str, Arguments] | None:
+def read_unnamed_list(phrase: str, *, name: str, recent: bool) -> tuple[str, Arguments] | None:
     """Return the tool and arguments of a message that is about the list ``name`` but does not name it.
 
     With ``recent``, the last request was about that list, so that shorter messages are clear.

@@ -94,7 +94,7 @@ _SUBJECTS = (
 def _subject(text: str) -> str:
     for pattern, subject in _SUBJECTS:
         if match := pattern.fullmatch(text):
-            return subject.format(**{name: said.lower() for name, said in match.groupdict().items()})
+            return subject.format(**{name: value.lower() for name, value in match.groupdict().items()})
     return ""
 
 
@@ -137,14 +137,14 @@ def recall(message: BuiltinMessage) -> Arguments | None:
     match = first_match(_RECALL, message.phrase)
     if match is None:
         return None
-    said = f"{match['query']} {match.groupdict().get('of') or ''}".strip()
-    return {"query": _significant_words(said), "every_word": True}
+    words = f"{match['query']} {match.groupdict().get('of') or ''}".strip()
+    return {"query": _significant_words(words), "every_word": True}
 
 
 def _significant_words(query: str) -> str:
     """Return the significant words of a query, or the query if it has none."""
-    told = _FILLING.sub(" ", _CALLED.sub("name", query))
-    return " ".join(told.split()) or query
+    words = _FILLING.sub(" ", _CALLED.sub("name", query))
+    return " ".join(words.split()) or query
 
 
 _FORGET = (

@@ -165,8 +165,8 @@ cancel_schedule = groups_of(
 )
 
 
-def _text(said: str) -> str:
-    return said[1:-1] if re.fullmatch(r'"[^"]+"', said) else said
+def _text(text: str) -> str:
+    return text[1:-1] if re.fullmatch(r'"[^"]+"', text) else text
 
 
 def _spell_days_as_numbers(phrase: str, names: Mapping[str, str] = _FIRSTS) -> str:

@@ -65,16 +65,16 @@ def query_csv(message: BuiltinMessage) -> Arguments | None:
     return _question(message.pasted, match.groupdict()) if match else None
 
 
-def _question(text: str, said: Mapping[str, str | None]) -> Arguments | None:
-    if (where := said.get("where")) and not _CONDITION.fullmatch(where):
+def _question(text: str, groups: Mapping[str, str | None]) -> Arguments | None:
+    if (where := groups.get("where")) and not _CONDITION.fullmatch(where):
         return None
     question: dict[str, str | list[str]] = {"text": text}
     for name in ("where", "column", "group_by"):
-        if value := said.get(name):
+        if value := groups.get(name):
             question[name] = value
-    if select := said.get("select"):
+    if select := groups.get("select"):
         question["select"] = re.split(r", | and ", select)
-    elif "rows" not in said:
-        how = said.get("how")
+    elif "rows" not in groups:
+        how = groups.get("how")
         question["aggregate"] = _AGGREGATES[how.lower()] if how else "count"
     return question

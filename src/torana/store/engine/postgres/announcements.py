@@ -59,20 +59,21 @@ _ANNOUNCE = "SELECT pg_notify(%s, concat(current_setting('torana.replica', true)
 
 
 def announce_activity(connection: Connection, texts: Sequence[str]) -> None:
-    """Send texts to the other replicas, each at once and in this order; they change no rows."""
+    """Send each text to the other replicas, in this order."""
     for text in texts:
         connection.exec_driver_sql(_ANNOUNCE, (_ACTIVITY, text))
 
 
 def announce_idle_sessions(connection: Connection) -> None:
-    """Have all other replicas look for queued turns: this replica starts none any more."""
+    """Ask all other replicas to start the queued turns of idle sessions, which this replica no longer does."""
     connection.exec_driver_sql(_ANNOUNCE, (_CHANGES, ""))
 
 
 async def follow_announcements(url: PostgresUrl, replica: str) -> AsyncGenerator[Announcement]:
-    """Yield the announcements of other replicas than ``replica``, after the first one of this connection.
+    """Yield the announcements of all replicas except ``replica``.
 
-    Raises ``StoreUnavailable`` if the connection fails.
+    The first announcement only says that the connection listens (``is_first``). Raises ``StoreUnavailable`` if
+    the connection fails.
     """
     import psycopg
 

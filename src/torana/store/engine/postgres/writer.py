@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _USE_LOCK, _WRITE_LOCK = 1, 3
 
 #: Seconds that a start waits for the lock: the session of a process that was just killed ends a little later.
-_PATIENCE = 3.0
+_LOCK_TIMEOUT = 3.0
 
 #: Maximum number of attempts of a start whose connection is lost, or for which the writing process stops.
 _ATTEMPTS = 3
@@ -196,7 +196,7 @@ class Writer:
 
     def _claim(self) -> None:
         """Take the lock and write the row of this process."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _LOCK_TIMEOUT
         attempts = 0
         while True:
             attempts += 1

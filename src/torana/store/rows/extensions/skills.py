@@ -76,7 +76,7 @@ def put(
     connection.execute(statement.on_conflict_do_update(index_elements=["slug"], set_=values))
     if archive is not None:
         skill_archives.put(connection, *archive)
-    _count_change(connection)
+    _record_change(connection)
     record(connection, act, action, decision.slug, digest=decision.digest, **detail)
 
 
@@ -84,7 +84,7 @@ def remove(connection: Connection, before: SkillDecision, *, act: Act) -> None:
     """Delete a skill's row and its archives, and record the action. Raises ``DecisionChanged``."""
     _check_unchanged(connection, before.slug, before)
     connection.execute(sa.delete(skills).where(skills.c.slug == before.slug))
-    _count_change(connection)
+    _record_change(connection)
     record(connection, act, "skill.remove", before.slug)
 
 
@@ -94,8 +94,8 @@ def _check_unchanged(connection: Connection, slug: str, before: SkillDecision | 
         raise DecisionChanged
 
 
-def _count_change(connection: Connection) -> None:
-    """Let other replicas notice the change, and delete the archives that no skill needs."""
+def _record_change(connection: Connection) -> None:
+    """Count the change, so that other replicas notice it, and delete the archives that no skill needs."""
     folders = {folder for decision in list_decisions(connection).values() for folder in decision.folders}
     skill_archives.delete_all_but(connection, folders)
     change_counts.count(connection, "skills")

@@ -1,4 +1,4 @@
-"""Nothing: only PostgreSQL announces changes."""
+"""An empty revision, because only PostgreSQL announces changes."""
 
 revision = "0015"
 down_revision = "0014"

@@ -1,4 +1,4 @@
-"""Nothing: only replicas on PostgreSQL carry out the erasures of each other."""
+"""An empty revision, because only replicas on PostgreSQL carry out the erasures of each other."""
 
 revision = "0016"
 down_revision = "0015"

@@ -1,4 +1,4 @@
-"""The files of installed skills, and counts of changes that replicas follow."""
+"""The files of installed skills, and counters by which replicas notice changes."""
 
 from alembic import op
 
