@@ -21,8 +21,8 @@ from pydantic.fields import FieldInfo
 from typer.cli import get_docs_for_click
 
 from torana import errors
-from torana.api.application import openapi
 from torana.api.openapi import BODY_PROBLEMS, COMMON_PROBLEMS
+from torana.api.serving.framework import openapi
 from torana.cli import app as cli
 from torana.config import FLAGS, SECRETS, Settings, describe_allowed_values, flag, variable
 from torana.errors import GatewayError

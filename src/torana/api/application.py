@@ -1,77 +1,23 @@
-"""The application: the routes with their errors, behind the middleware."""
+"""The application: the endpoints behind the middleware."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
-from starlette.responses import StreamingResponse
-from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from torana import __version__
 from torana.api.middleware.authentication import Authentication
 from torana.api.middleware.cors import Cors
-from torana.api.middleware.request_scope import ApiPrefix, Methods, RequestScope, UnreadBody
+from torana.api.middleware.request_scope import ApiPrefix, RequestScope, UnreadBody
 from torana.api.middleware.same_site import SameSiteCheck
-from torana.api.openapi import openapi_document
-from torana.api.problems import problem
-from torana.api.routes import (
-    approvals,
-    connections,
-    contract,
-    events,
-    identity,
-    mcp,
-    memories,
-    messages,
-    pages,
-    people,
-    schedules,
-    sessions,
-    skills,
-    status,
-    tokens,
-    turns,
-    usage,
-)
 from torana.api.services import Services
-from torana.errors import BadRequest, GatewayError, InvalidField, MethodNotAllowed, NotFound, StoreUnavailable
+from torana.api.serving.console_page import unauthorized_page
+from torana.api.serving.direct import Direct, Loaded
 from torana.http11 import open_files
 
-__all__ = ["ApiAccess", "Services", "create_api", "openapi"]
-
-#: The errors of a full disk, an exhausted quota, and a limit on file sizes.
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-_MODULES = (
-    contract,
-    messages,
-    turns,
-    events,
-    approvals,
-    sessions,
-    identity,
-    tokens,
-    memories,
-    schedules,
-    people,
-    usage,
-    status,
-    connections,
-    mcp,
-    skills,
-    pages,
-)
-# One flat list, because `Allow` needs all routes and an included router hides its routes.
-_ROUTES: list[BaseRoute] = [route for module in _MODULES for route in module.router.routes]
+__all__ = ["ApiAccess", "Services", "create_api"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,120 +29,28 @@ class ApiAccess:
     cors_origins: Sequence[str]
 
 
-def create_api(services: Services, access: ApiAccess) -> ASGIApp:
-    """Return the ASGI application."""
-    router = _application(services, guarded=access.token is not None)
-    app: ASGIApp = Methods(router, allowed=_allowed_methods(router.routes))
-    app = Authentication(
-        app,
+def create_api(
+    services: Services, access: ApiAccess, *, on_loaded: Callable[[], None] = lambda: None
+) -> ASGIApp:
+    """Return the ASGI application. It calls ``on_loaded`` when it has loaded the web framework."""
+
+    def load() -> ASGIApp:
+        # Imported here to save memory: a gateway that only receives messages does not need it.
+        from torana.api.serving.framework import load_application
+
+        others = load_application(guarded=access.token is not None)
+        on_loaded()
+        return others
+
+    app: ASGIApp = Authentication(
+        Direct(Loaded(load), services=services),
         token=access.token,
         authenticate=services.people.tokens.authenticate,
         sign_in=services.people.sign_ins.authenticate,
-        unauthorized_page=pages.unauthorized_page,
+        unauthorized_page=unauthorized_page,
         at_once=max(8, open_files() // 32),
     )
     if access.token is None:
         app = SameSiteCheck(app, allowed_hosts=access.allowed_hosts, origins=access.cors_origins)
     app = RequestScope(UnreadBody(ApiPrefix(app)), measurements=services.turns.live.measurements)
     return Cors(app, origins=access.cors_origins) if access.cors_origins else app
-
-
-@cache
-def openapi(*, guarded: bool) -> dict[str, Any]:
-    """Return the OpenAPI document of a gateway with or without a token. It needs no running gateway.
-
-    The first call takes about 300 ms. All callers receive the same object and must not change it.
-    """
-    return openapi_document(_application(None, guarded=guarded), guarded=guarded)
-
-
-def _application(services: Services | None, *, guarded: bool) -> FastAPI:
-    """Return the application. Without services it can only write the OpenAPI document."""
-    app = FastAPI(
-        title="Torana",
-        version=__version__,
-        description="A gateway in front of an LLM agent. It answers every accepted message once, in order. "
-        "Every path also exists under `/api/`. HEAD is supported where GET is, except for event "
-        "streams and exports. OPTIONS returns the methods of a path in `Allow`.",
-        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-        separate_input_output_schemas=False,
-        routes=_ROUTES,
-    )
-    app.state.services = services
-    app.state.guarded = guarded
-    app.state.openapi = partial(openapi, guarded=guarded)
-    app.state.pages = {}
-    allowed = _allowed_methods(app.routes)
-
-    @app.exception_handler(HTTPException)
-    async def framework_error(request: Request, error: HTTPException) -> Response:
-        return problem(_translate_framework_error(error, allowed(request.scope["path"])), request)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid_parameters(request: Request, error: RequestValidationError) -> Response:
-        return problem(_parameter_error(error), request)
-
-    @app.exception_handler(GatewayError)
-    async def gateway_error(request: Request, error: GatewayError) -> Response:
-        return problem(error, request)
-
-    app.add_exception_handler(OSError, _system_error)
-
-    @app.exception_handler(Exception)
-    async def bug(request: Request, _error: Exception) -> Response:
-        return problem(GatewayError(), request)
-
-    return app
-
-
-async def _system_error(request: Request, error: Exception) -> Response:
-    """Answer a request that failed on a full disk as if the database were full. Other errors are bugs."""
-    if isinstance(error, OSError) and error.errno in _FULL_DISK:
-        return problem(StoreUnavailable(), request)
-    raise error
-
-
-def _translate_framework_error(error: HTTPException, allowed: list[str]) -> GatewayError:
-    """Return the gateway's error for an error of the web framework."""
-    if error.status_code == 404:
-        return NotFound()
-    if error.status_code == 405:
-        return MethodNotAllowed(headers={"Allow": ", ".join(allowed)})
-    return BadRequest(str(error.detail))
-
-
-def _parameter_error(error: RequestValidationError) -> GatewayError:
-    """Return the error for invalid parameters: 404 for the path, 400 for the query."""
-    faults = error.errors()
-    if any(fault["loc"][0] == "path" for fault in faults):
-        return NotFound()
-    return InvalidField("; ".join(f"`{fault['loc'][-1]}`: {fault['msg']}" for fault in faults) + ".")
-
-
-def _allowed_methods(routes: Sequence[BaseRoute]) -> Callable[[str], list[str]]:
-    """Return a function that returns the methods of a path.
-
-    HEAD is allowed on a path with GET, unless the response is a stream: a stream may never end, and its start
-    may write an audit record.
-    """
-
-    def allowed_methods(path: str) -> list[str]:
-        methods: set[str] = set()
-        for route in routes:
-            if isinstance(route, Route) and route.path_regex.match(path):
-                accepted = route.methods or set()
-                methods |= accepted
-                if "GET" in accepted and not _streams(route):
-                    methods.add("HEAD")
-        return sorted(methods | {"OPTIONS"}) if methods else []
-
-    return allowed_methods
-
-
-def _streams(route: Route) -> bool:
-    kind: object = route.response_class if isinstance(route, APIRoute) else None
-    return isinstance(kind, type) and issubclass(kind, StreamingResponse)

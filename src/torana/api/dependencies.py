@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import Depends, Request
+from starlette.requests import Request
 
 from torana.api.services import Services
 from torana.errors import ScopeMissing
@@ -13,8 +11,8 @@ from torana.store.rows.audit import Act
 
 
 def services_of(request: Request) -> Services:
-    """Return the services of the application that serves a request."""
-    services: Services = request.app.state.services
+    """Return the services of the gateway that serves a request."""
+    services: Services = request.state.services
     return services
 
 
@@ -61,8 +59,3 @@ class RequiredScopes:
             is_missing = is_missing or self._unbound not in principal.scopes
         if is_missing:
             raise ScopeMissing(self.missing)
-
-
-def require_scopes(*scopes: Scope, unbound: Scope | None = None) -> Any:
-    """Return the dependency of a path that requires one of the scopes: see ``RequiredScopes``."""
-    return Depends(RequiredScopes(*scopes, unbound=unbound))

@@ -7,9 +7,8 @@ long in JSON.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any
 
-from fastapi import Depends, Request
+from starlette.requests import Request
 
 from torana.api.dependencies import current_principal, services_of
 from torana.messages import Turn
@@ -27,11 +26,6 @@ async def hold_response_slot(request: Request) -> None:
     """Wait for a slot, and hold it until the response is sent."""
     held: AsyncExitStack = request.state.held
     await held.enter_async_context(response_slot(request))
-
-
-def hold_slot() -> Any:
-    """Return the dependency of a path whose responses may be long."""
-    return Depends(hold_response_slot)
 
 
 async def hold_slot_if_long(request: Request, turn: Turn) -> Turn:

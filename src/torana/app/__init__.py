@@ -133,10 +133,17 @@ class App:
         self.ticker.start()
 
 
-def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
+def build(
+    loaded: Loaded,
+    *,
+    started: float,
+    model: Model | None = None,
+    on_loaded: Callable[[], None] = lambda: None,
+) -> App:
     """Build a gateway from its settings. ``started`` is the monotonic time from which uptime counts.
 
-    ``model`` replaces the model that the settings name. Migrates the database: the caller holds the lock of the
+    ``model`` replaces the model that the settings name. ``on_loaded`` is called when a request has loaded the
+    web framework. Migrates the database: the caller holds the lock of the
     data directory. Takes about a second, mostly for imports, and may run in any thread. Raises
     ``OperatorError`` for faults that the operator has to correct.
     """
@@ -179,7 +186,7 @@ def build(loaded: Loaded, *, started: float, model: Model | None = None) -> App:
         wait=settings.wait,
     )
     return App(
-        asgi=create_api(services, _access(settings)),
+        asgi=create_api(services, _access(settings), on_loaded=on_loaded),
         core=core,
         services=services,
         expiry=_expiry(settings, core),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import uvicorn
 
 from torana import http11
+from torana.cli.collector import freeze_objects
 from torana.cli.process_secrets import erase_variables
 from torana.config import Loaded
 from torana.errors import OperatorError, Starting
@@ -41,7 +42,7 @@ def _build(loaded: Loaded, *, started: float) -> App:
     # Imported here because it imports most of the gateway; the socket already listens.
     from torana.app import build
 
-    return build(loaded, started=started)
+    return build(loaded, started=started, on_loaded=freeze_objects)
 
 
 class Gateway:

@@ -6,8 +6,6 @@ import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
-import psutil
-
 from torana.web.addresses import Address
 
 #: The shortest prefix of a directly connected network, by IP version. A shorter prefix, such as that of a
@@ -33,6 +31,9 @@ class Interfaces:
 
 def read_interfaces() -> Interfaces:
     """Read the interfaces of this machine. Raises ``InterfacesUnreadable``."""
+    # Imported here to save memory: a gateway whose agent uses no network does not need it.
+    import psutil
+
     addresses: set[Address] = set()
     networks: set[IPv4Network | IPv6Network] = set()
     try:

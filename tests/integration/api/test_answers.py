@@ -180,12 +180,26 @@ class FailingLibrary:
         raise self._error
 
 
+class FailingHealth:
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def report(self) -> None:
+        raise self._error
+
+
+def failing(app: App, error: Exception) -> httpx2.AsyncClient:
+    """Return a client of the application whose skills and health raise an error."""
+    skills = replace(app.services.skills, library=cast("Any", FailingLibrary(error)))
+    return over(app, skills=skills, health=FailingHealth(error))
+
+
+@pytest.mark.parametrize("path", ["/skills", "/v1/status"])
 async def test_bug_in_handler_is_problem_with_logged_traceback(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, path: str
 ):
-    broken = FailingLibrary(ZeroDivisionError("a secret place"))
-    async with over(gateway[0], skills=replace(gateway[0].services.skills, library=broken)) as client:
-        answer = await client.get("/skills")
+    async with failing(gateway[0], ZeroDivisionError("a secret place")) as client:
+        answer = await client.get(path)
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
     assert (answer.status_code, problem["error"], problem["code"]) == (500, "Internal error", "internal_error")
@@ -195,9 +209,8 @@ async def test_bug_in_handler_is_problem_with_logged_traceback(
 
 
 async def test_http_error_of_framework_is_problem(gateway: Gateway):
-    refusing = FailingLibrary(HTTPException(418, "no coffee"))
-    async with over(gateway[0], skills=replace(gateway[0].services.skills, library=refusing)) as client:
-        answer = await client.get("/skills")
+    async with failing(gateway[0], HTTPException(418, "no coffee")) as client:
+        answer = await client.get("/v1/status")
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
     assert (answer.status_code, problem["code"], problem["detail"]) == (400, "bad_request", "no coffee")

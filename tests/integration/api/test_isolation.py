@@ -10,7 +10,7 @@ from typing import Any, get_args
 import httpx2
 import pytest
 
-from torana.api.application import openapi
+from torana.api.serving.framework import openapi
 from torana.app import App
 from torana.messages import Scope
 from torana.testing import ScriptedModel

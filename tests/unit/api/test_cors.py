@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from torana.api.application import openapi
 from torana.api.middleware.cors import Cors
+from torana.api.serving.framework import openapi
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
 

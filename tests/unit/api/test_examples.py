@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from torana.api.application import openapi
 from torana.api.schemas.base import RequestBody, Wire
 from torana.api.schemas.contract import HealthBody
+from torana.api.serving.framework import openapi
 
 DOCUMENT = openapi(guarded=True)
 SCHEMAS: dict[str, dict[str, Any]] = DOCUMENT["components"]["schemas"]

@@ -214,12 +214,14 @@ class Methods:
         if scope["method"] == "OPTIONS" and allowed:
             await Response(status_code=204, headers={"Allow": ", ".join(allowed)})(scope, receive, send)
         elif scope["method"] == "HEAD" and "HEAD" in allowed:
-            await self._app({**scope, "method": "GET"}, receive, _without_body(send))
+            await self._app({**scope, "method": "GET"}, receive, without_body(send))
         else:
             await self._app(scope, receive, send)
 
 
-def _without_body(send: Send) -> Send:
+def without_body(send: Send) -> Send:
+    """Return a ``send`` that sends the head of a response without its body."""
+
     async def head(message: Message) -> None:
         if message["type"] == "http.response.body":
             message = {**message, "body": b""}

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request
 
-from torana.api.dependencies import act, current_principal, require_scopes, services_of
-from torana.api.long_responses import LONG, hold_response_slot, hold_slot
+from torana.api.dependencies import act, current_principal, services_of
+from torana.api.long_responses import LONG, hold_response_slot
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import INVALID_PAGE, After, Id, Limit, page_size
 from torana.api.request_body import read_body, wrong
-from torana.api.routes.router import new_router
+from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.approvals import ApprovalBody, ApprovalsBody, DecisionRequest, ToolBody, ToolsBody
 from torana.store.rows.approvals import size_of
 from torana.turns.approvals import Choice

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
-from torana.api.dependencies import act, require_scopes, services_of
+from torana.api.dependencies import act, services_of
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import After, Id, Limit, page_size
 from torana.api.request_body import one_of, read_body
-from torana.api.routes.router import new_router
+from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.connections import (
     DeliveriesBody,
     DeliveryBody,

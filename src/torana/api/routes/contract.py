@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Header, Request, Response
+from fastapi import Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
 
-from torana.api.dependencies import require_scopes, services_of
 from torana.api.openapi import (
     COMMON_PROBLEMS,
     deferred_message_answer,
@@ -18,9 +17,9 @@ from torana.api.openapi import (
     problem_responses,
     with_headers,
 )
-from torana.api.routes.message import answer_message
 from torana.api.routes.router import new_router
 from torana.api.schemas.contract import AnswerBody, HealthBody, MessageBody, SkillBody
+from torana.api.serving import endpoints
 
 MESSAGE_PROBLEMS = {
     400: "The body is not a JSON object, a field is invalid, or the `Idempotency-Key` is invalid.",
@@ -42,21 +41,20 @@ router = new_router()
 
 @router.get(
     "/health",
+    response_model=HealthBody,
     response_description="The gateway accepts messages.",
     responses=describe_problems({500: COMMON_PROBLEMS[500]})
     | {503: {"model": HealthBody, "description": "The gateway does not accept messages now."}},
     summary="Get the health of the gateway; no token is required",
     openapi_extra={"security": []},
 )
-async def health(request: Request, response: Response) -> HealthBody:
-    takes_messages, body = await services_of(request).health.report()
-    response.status_code = 200 if takes_messages else 503
-    return body
+async def health(request: Request) -> Response:
+    return await endpoints.get_health(request)
 
 
 @router.get(
     "/skills",
-    dependencies=[require_scopes("message", "read", "skills")],
+    dependencies=[Depends(endpoints.SKILLS_SCOPES)],
     response_class=JSONResponse,
     response_model=list[SkillBody],
     response_description="The skills, by source and slug.",
@@ -69,24 +67,14 @@ async def health(request: Request, response: Response) -> HealthBody:
 )
 async def skills(
     request: Request,
-    response: Response,
-    if_none_match: Annotated[
-        str, Header(alias="If-None-Match", description="The `ETag` of an earlier response.")
-    ] = "",
-) -> list[SkillBody] | Response:
-    library = services_of(request).skills.library
-    catalogue = library.catalogue()
-    etag = f'"{catalogue.etag}"'
-    caching = {"ETag": etag, "Cache-Control": "private, no-cache"}
-    if _matches(if_none_match, etag):
-        return Response(status_code=304, headers=caching)
-    response.headers.update(caching)
-    return [SkillBody.from_skill(skill, library.missing(skill)) for skill in catalogue.loaded]
+    _: Annotated[str, Header(alias="If-None-Match", description="The `ETag` of an earlier response.")] = "",
+) -> Response:
+    return await endpoints.get_skills(request)
 
 
 @router.post(
     "/message",
-    dependencies=[require_scopes("message")],
+    dependencies=[Depends(endpoints.MESSAGE_SCOPES)],
     response_model=AnswerBody,
     response_description="The answer.",
     responses={200: message_answer(), 202: deferred_message_answer()}
@@ -99,11 +87,4 @@ async def skills(
     openapi_extra={"requestBody": json_body(MessageBody), "parameters": message_headers()},
 )
 async def message(request: Request) -> Response:
-    return await answer_message(request, services_of(request))
-
-
-def _matches(if_none_match: str, etag: str) -> bool:
-    """Return whether the header contains the entity tag, by weak comparison (RFC 9110, 13.1.2)."""
-    return if_none_match.strip() == "*" or etag in {
-        tag.strip().removeprefix("W/") for tag in if_none_match.split(",")
-    }
+    return await endpoints.post_message(request)

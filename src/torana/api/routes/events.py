@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from torana.api.activity_stream import ActivityStream
-from torana.api.dependencies import current_principal, require_scopes, services_of
+from torana.api.dependencies import current_principal, services_of
 from torana.api.openapi import activity_answer, problem_responses
 from torana.api.parameters import AfterEvent, LastEventId, bounded_number
-from torana.api.routes.router import new_router
+from torana.api.routes.router import new_router, require_scopes
 
 #: Maximum seconds of a stream; the client then continues with `Last-Event-ID`.
 _LONGEST = 3_600

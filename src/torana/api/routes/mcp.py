@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from torana.api.dependencies import act, require_scopes, services_of
+from torana.api.dependencies import act, services_of
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import Id
 from torana.api.request_body import read_body
-from torana.api.routes.router import new_router
+from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.mcp import ApprovalOfTools, McpDetailsBody, McpServersBody
 
 router = new_router(require_scopes("admin"))

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from torana.api.files import BODY_LIMIT, name_files, parse_files
 from torana.api.long_responses import hold_slot_if_long, response_slot

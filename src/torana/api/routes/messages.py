@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 
-from torana.api.dependencies import require_scopes, services_of
 from torana.api.openapi import (
     deferred_message_answer,
     json_body,
@@ -13,9 +12,9 @@ from torana.api.openapi import (
     problem_responses,
 )
 from torana.api.routes.contract import MESSAGE_PROBLEMS
-from torana.api.routes.message import answer_message
 from torana.api.routes.router import new_router
 from torana.api.schemas.contract import AnswerBody, MessageWithFilesBody
+from torana.api.serving import endpoints
 
 _PROBLEMS = {413: "`content` has more than 10,000 characters, or the body is larger than 8,388,608 bytes."}
 
@@ -24,7 +23,7 @@ router = new_router()
 
 @router.post(
     "/v1/messages",
-    dependencies=[require_scopes("message")],
+    dependencies=[Depends(endpoints.MESSAGE_SCOPES)],
     response_model=AnswerBody,
     response_description="The answer.",
     responses={200: message_answer(), 202: deferred_message_answer()}
@@ -34,4 +33,4 @@ router = new_router()
     openapi_extra={"requestBody": json_body(MessageWithFilesBody), "parameters": message_headers()},
 )
 async def message_with_files(request: Request) -> Response:
-    return await answer_message(request, services_of(request), with_files=True)
+    return await endpoints.post_message_with_files(request)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
+from torana.api.dependencies import RequiredScopes
+from torana.api.long_responses import hold_response_slot
 from torana.api.responses import NoStoreResponse
+from torana.messages import Scope as TokenScope
 
 
 class NamedRoute(APIRoute):
@@ -33,3 +36,13 @@ def new_router(*dependencies: Any) -> APIRouter:
         generate_unique_id_function=lambda route: route.name,
         route_class=NamedRoute,
     )
+
+
+def require_scopes(*scopes: TokenScope, unbound: TokenScope | None = None) -> Any:
+    """Return the dependency of a path that requires one of the scopes: see ``RequiredScopes``."""
+    return Depends(RequiredScopes(*scopes, unbound=unbound))
+
+
+def hold_slot() -> Any:
+    """Return the dependency of a path whose responses may be long."""
+    return Depends(hold_response_slot)

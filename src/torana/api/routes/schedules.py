@@ -7,12 +7,11 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
-from torana.api.long_responses import hold_slot
+from torana.api.dependencies import current_principal, oversight, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
 from torana.api.parameters import After, Id, Limit, page_size
 from torana.api.request_body import named_user, one_of, read_body
-from torana.api.routes.router import new_router
+from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
 from torana.messages import ID_LIMIT, SCHEDULE_STATES, Principal
 from torana.schedules import NewSchedule

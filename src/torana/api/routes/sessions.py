@@ -6,13 +6,12 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
+from torana.api.dependencies import current_principal, oversight, services_of
 from torana.api.export_stream import ExportStream, export_answer
-from torana.api.long_responses import hold_slot
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import RATE_LIMITED, After, Id, Limit, page_size
 from torana.api.request_body import one_of, read_body, read_optional_body
-from torana.api.routes.router import new_router
+from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.search import SearchBody
 from torana.api.schemas.turns import (
     DeletedBody,

@@ -7,11 +7,11 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import Query, Request
 
-from torana.api.dependencies import act, current_principal, require_scopes, services_of
+from torana.api.dependencies import act, current_principal, services_of
 from torana.api.openapi import archive_body, json_body, problem_responses
 from torana.api.parameters import Id
 from torana.api.request_body import media_type, read_body, read_bytes
-from torana.api.routes.router import new_router
+from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.skills import (
     RemovedSkillBody,
     SkillApproval,

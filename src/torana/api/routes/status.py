@@ -6,19 +6,18 @@ import asyncio
 from functools import partial
 from typing import Annotated
 
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from torana.api.dependencies import require_scopes, services_of
+from torana.api.dependencies import services_of
 from torana.api.openapi import problem_responses
 from torana.api.parameters import Limit, page_size
 from torana.api.request_body import one_of
-from torana.api.responses import NO_STORE
-from torana.api.routes.metrics import MEDIA_TYPE
-from torana.api.routes.router import new_router
+from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.connections import StatusBody
 from torana.api.schemas.mcp import McpServerBody
 from torana.api.schemas.operation import LogBody, LogLineBody, SettingBody, SettingsBody
+from torana.api.serving import endpoints
 from torana.log_tail import LOG_LEVELS, read_tail
 
 _Level = Annotated[
@@ -63,7 +62,7 @@ async def status(request: Request) -> StatusBody:
     summary="Get the metrics of turns, connectors, deliveries and the process",
 )
 async def metrics(request: Request) -> Response:
-    return Response(await services_of(request).metrics.text(), media_type=MEDIA_TYPE, headers=NO_STORE)
+    return await endpoints.get_metrics(request)
 
 
 @router.get(

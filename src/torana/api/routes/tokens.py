@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from fastapi import Request
 
-from torana.api.dependencies import act, require_scopes, services_of
+from torana.api.dependencies import act, services_of
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import INVALID_PAGE, After, Id, Limit, page_size
 from torana.api.request_body import read_body, read_optional_body
-from torana.api.routes.router import new_router
+from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.people import (
     AuditBody,
     AuditEntryBody,

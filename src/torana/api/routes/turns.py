@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, require_scopes, services_of
-from torana.api.long_responses import hold_slot, hold_slot_if_long, response_slot
+from torana.api.dependencies import current_principal, oversight, services_of
+from torana.api.long_responses import hold_slot_if_long, response_slot
 from torana.api.openapi import events_answer, problem_responses
 from torana.api.parameters import (
     INVALID_PAGE,
@@ -23,7 +23,7 @@ from torana.api.parameters import (
     time_of,
 )
 from torana.api.request_body import one_of
-from torana.api.routes.router import new_router
+from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.turns import CallBody, CallsBody, StepBody, StepsBody, TurnBody, TurnItem, TurnsBody
 from torana.api.sse import EventStream
 from torana.messages import ID_LIMIT, TURN_STATES

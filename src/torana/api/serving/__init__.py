@@ -1,0 +1,1 @@
+"""The application: the frequent endpoints at once, and all others from their first request."""
