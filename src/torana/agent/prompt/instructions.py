@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from importlib import resources
+from string import Template
 from zoneinfo import ZoneInfo
-
-import jinja2
 
 from torana.agent.tokens import estimate
 from torana.messages import Turn
@@ -50,7 +50,7 @@ class Instructions:
         self._timezone = timezone
         self._skills = skills
         self._servers = tuple(servers)
-        (self._template, self._note), template_bytes = _templates()
+        (self._wording, self._note), template_bytes = _templates()
         #: The usable skills at the last call, and the lines that were shown for them.
         self._usable: list[str] = []
         self._shown: list[str] = []
@@ -63,24 +63,29 @@ class Instructions:
 
     def render(self, turn: Turn, knowledge: Knowledge, *, now: datetime) -> str:
         """Return the instructions for a turn. They change once a day, so that providers can cache them."""
-        return self._template.render(
-            persona=self._persona,
-            today=f"{now.astimezone(self._timezone):%A, %-d %B %Y}",
-            timezone=self._timezone.key,
-            skills=self._shown_skills(),
-            servers=self._servers,
-            platform=turn.account is not None,
-            before=knowledge.before,
-        ).strip()
+        wording, before, skills = self._wording, knowledge.before, self._shown_skills()
+        today = f"{now.astimezone(self._timezone):%A, %-d %B %Y}"
+        parts = [wording["begin"].substitute(persona=self._persona, today=today, timezone=self._timezone.key)]
+        if skills:
+            servers = wording["servers"].substitute(names=", ".join(self._servers)) if self._servers else ""
+            parts.append(wording["skills"].substitute(servers=servers, skills=_list(skills)))
+        if turn.account is not None:
+            parts.append(wording["platform"].substitute())
+        if before:
+            parts.append(wording["summary"].substitute(before=before))
+        return "\n\n".join(parts).strip()
 
     def note(self, turn: Turn, knowledge: Knowledge) -> str:
         """Return the note on a turn's message; empty for most messages."""
-        return self._note.render(
-            scheduled=turn.is_scheduled,
-            room=knowledge.shared,
-            speaker=one_line(turn.user) if turn.user else "an unnamed user",
-            memories=_fitting(knowledge.memories, _MEMORY_TOKENS),
-        ).strip()
+        wording, parts = self._note, list[str]()
+        if turn.is_scheduled:
+            parts.append(wording["scheduled"].substitute())
+        if knowledge.shared:
+            speaker = one_line(turn.user) if turn.user else "an unnamed user"
+            parts.append(wording["room"].substitute(speaker=speaker))
+        if memories := _fitting(knowledge.memories, _MEMORY_TOKENS):
+            parts.append(wording["memories"].substitute(memories=_list(memories)))
+        return "\n\n".join(parts).strip()
 
     def _shown_skills(self) -> list[str]:
         """Return a line for each usable skill, shorter if there are many; ``find_tools`` finds all skills."""
@@ -100,14 +105,21 @@ class Instructions:
 
 
 @cache
-def _templates() -> tuple[tuple[jinja2.Template, jinja2.Template], int]:
-    """Return the templates of instructions and note, and their bytes. Compiled once for the process."""
+def _templates() -> tuple[tuple[Mapping[str, Template], Mapping[str, Template]], int]:
+    """Return the parts of instructions and note by name, and their bytes. Read once for the process."""
     folder = resources.files("torana.agent.prompt")
     instructions, note = (folder.joinpath(name).read_text("utf-8") for name in ("instructions.md", "note.md"))
-    # The result is plain text for a model, so nothing is escaped.
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
-    templates = environment.from_string(instructions), environment.from_string(note)
-    return templates, len(instructions.encode()) + len(note.encode())
+    return (_parts(instructions), _parts(note)), len(instructions.encode()) + len(note.encode())
+
+
+def _parts(text: str) -> Mapping[str, Template]:
+    """Return the parts of a text, each below a line with its name in brackets."""
+    _, *found = re.split(r"^\[(\w+)\]\n", text, flags=re.MULTILINE)
+    return {name: Template(part.strip()) for name, part in zip(found[::2], found[1::2], strict=True)}
+
+
+def _list(items: Sequence[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)
 
 
 def _shortened(line: str, length: int) -> str:

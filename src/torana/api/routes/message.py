@@ -20,7 +20,6 @@ from torana.api.problems import error_from
 from torana.api.request_body import is_too_large, parse_message, read_object
 from torana.api.responses import NoStoreResponse
 from torana.api.schemas.contract import AnswerBody
-from torana.api.schemas.turns import TurnBody
 from torana.api.services import Services
 from torana.api.sse import EventStream
 from torana.errors import Draining, GatewayError, NotFailed, RateLimited, StoreUnavailable, WaitExpired, by_code
@@ -210,6 +209,9 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 async def _accepted_response(request: Request, turn: Turn, response_headers: Mapping[str, str]) -> Response:
+    # Imported here to save memory: most messages wait for their answer.
+    from torana.api.schemas.turns import TurnBody
+
     location = _place(turn).removeprefix("v1/" if request.scope["path"].startswith("/v1/") else "")
     headers = {**response_headers, "Location": location, "Retry-After": "1"}
     turn = await hold_slot_if_long(request, turn)

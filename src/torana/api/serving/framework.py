@@ -63,7 +63,7 @@ _MODULES = (
     pages,
 )
 # One flat list, because `Allow` needs all routes and an included router hides its routes.
-_ROUTES: list[BaseRoute] = [route for module in _MODULES for route in module.router.routes]
+ROUTES: list[BaseRoute] = [route for module in _MODULES for route in module.router.routes]
 
 
 def load_application(*, guarded: bool) -> ASGIApp:
@@ -94,7 +94,7 @@ def _application(*, guarded: bool) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        routes=_ROUTES,
+        routes=ROUTES,
     )
     app.state.guarded = guarded
     app.state.openapi = partial(openapi, guarded=guarded)
