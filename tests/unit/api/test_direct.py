@@ -57,7 +57,7 @@ asyncio.run(main())
 
 def test_messages_and_health_checks_load_no_unneeded_module(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SEND, str(tmp_path)]
-    ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
     *direct, status = ended.stdout.splitlines()
     assert direct == [
         "GET /health 200",

@@ -54,8 +54,7 @@ def request(
         "method": "POST",
         "path": "/message",
         "headers": headers,
-        "app": SimpleNamespace(state=SimpleNamespace(services=services)),
-        "state": {"principal": LOCAL},
+        "state": {"principal": LOCAL, "services": services},
     }
     return Request(scope, receive)
 
