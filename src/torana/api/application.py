@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from torana.api.middleware.request_scope import ApiPrefix, RequestScope, UnreadB
 from torana.api.middleware.same_site import SameSiteCheck
 from torana.api.services import Services
 from torana.api.serving.console_page import unauthorized_page
-from torana.api.serving.direct import Direct, Loaded
+from torana.api.serving.direct import DeferredApplication, Direct
 from torana.http11 import open_files
 
 __all__ = ["ApiAccess", "Services", "create_api"]
@@ -43,7 +42,7 @@ def create_api(
         return others
 
     app: ASGIApp = Authentication(
-        Direct(Loaded(load), services=services),
+        Direct(DeferredApplication(load), services=services),
         token=access.token,
         authenticate=services.people.tokens.authenticate,
         sign_in=services.people.sign_ins.authenticate,

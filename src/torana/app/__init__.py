@@ -154,12 +154,7 @@ def build(
     pairing = Pairing(database=core.database, clock=utc_now)
     connectors = _connectors(loaded, core, rates, pairing)
     metrics = _metrics(core, connectors)
-    ticker = Ticker(
-        database=core.database,
-        turns=core.turns,
-        firings_per_day=settings.schedule_firings_per_day,
-        woken=core.due,
-    )
+    ticker = _ticker(settings, core)
     core.edges.append(connectors)
     core.ended.extend([connectors.on_turn_ended, metrics.on_turn_ended, ticker.on_turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
@@ -197,6 +192,15 @@ def build(
         erasures=erasures,
         data_dir=settings.data_dir,
         secret_variables=secret_variables(loaded),
+    )
+
+
+def _ticker(settings: Settings, core: Core) -> Ticker:
+    return Ticker(
+        database=core.database,
+        turns=core.turns,
+        firings_per_day=settings.schedule_firings_per_day,
+        woken=core.due,
     )
 
 

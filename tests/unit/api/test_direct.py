@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
-from torana.api.serving.direct import DIRECT, Loaded
+from torana.api.serving.direct import DIRECT, DeferredApplication
 from torana.api.serving.framework import ROUTES
 
 #: Modules that a gateway does not need to answer messages. Together they take 15 MB.
@@ -23,7 +23,6 @@ UNNEEDED = (
     "prometheus_client",
     "psutil",
     "pydantic.v1",
-    "rich",
     "torana.api.routes.turns",
 )
 
@@ -75,13 +74,13 @@ def test_direct_endpoints_require_the_scopes_of_the_document() -> None:
         (method, route.path): [one.dependency for one in route.dependencies]
         for route in ROUTES
         if isinstance(route, APIRoute)
-        for method in route.methods
+        for method in route.methods or ()
     }
     for place, (_, scopes) in DIRECT.items():
         assert described[place] == ([] if scopes is None else [scopes]), place
 
 
-async def nothing(*_: Any) -> None:
+async def nothing(*_: Any) -> Any:
     """Receive or send nothing."""
 
 
@@ -98,7 +97,7 @@ async def test_concurrent_requests_load_the_application_once() -> None:
         may_end.wait()
         return answer
 
-    app = Loaded(load)
+    app = DeferredApplication(load)
     requests = [asyncio.create_task(app({"path": path}, nothing, nothing)) for path in ("a", "b", "c")]
     await loading.wait()
     requests[0].cancel()
@@ -117,7 +116,7 @@ async def test_request_after_a_failed_load_loads_again() -> None:
             raise result
         return result
 
-    app = Loaded(load)
+    app = DeferredApplication(load)
     with pytest.raises(OSError, match="too many open files"):
         await app({}, nothing, nothing)
     await app({}, nothing, nothing)

@@ -13,7 +13,7 @@ from torana.api.dependencies import services_of
 from torana.api.openapi import problem_responses
 from torana.api.parameters import Limit, page_size
 from torana.api.request_body import one_of
-from torana.api.routes.router import new_router, require_scopes
+from torana.api.routes.router import new_router
 from torana.api.schemas.connections import StatusBody
 from torana.api.schemas.mcp import McpServerBody
 from torana.api.schemas.operation import LogBody, LogLineBody, SettingBody, SettingsBody
@@ -29,7 +29,7 @@ _Level = Annotated[
     ),
 ]
 
-router = new_router(require_scopes("admin"))
+router = new_router(Depends(endpoints.ADMIN_SCOPES))
 
 
 @router.get(

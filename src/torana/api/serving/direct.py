@@ -25,7 +25,7 @@ _Handler = Callable[[Request], Awaitable[Response]]
 #: The handlers by method and path, with the scopes that they require.
 DIRECT: Mapping[tuple[str, str], tuple[_Handler, RequiredScopes | None]] = {
     ("GET", "/health"): (endpoints.get_health, None),
-    ("GET", "/metrics"): (endpoints.get_metrics, endpoints.METRICS_SCOPES),
+    ("GET", "/metrics"): (endpoints.get_metrics, endpoints.ADMIN_SCOPES),
     ("GET", "/skills"): (endpoints.get_skills, endpoints.SKILLS_SCOPES),
     ("POST", "/message"): (endpoints.post_message, endpoints.MESSAGE_SCOPES),
     ("POST", "/v1/messages"): (endpoints.post_message_with_files, endpoints.MESSAGE_SCOPES),
@@ -63,7 +63,7 @@ async def _answer(request: Request, handler: _Handler, scopes: RequiredScopes | 
         return problem(error, request)
 
 
-class Loaded:
+class DeferredApplication:
     """An application that is loaded in a thread at its first request. Requests wait for it together."""
 
     def __init__(self, load: Callable[[], ASGIApp]) -> None:

@@ -13,7 +13,7 @@ from torana.api.schemas.contract import SkillBody
 
 #: The scopes of the endpoints. The paths in the OpenAPI document require the same objects.
 MESSAGE_SCOPES = RequiredScopes("message")
-METRICS_SCOPES = RequiredScopes("admin")
+ADMIN_SCOPES = RequiredScopes("admin")
 SKILLS_SCOPES = RequiredScopes("message", "read", "skills")
 
 
