@@ -304,7 +304,10 @@ def _quoted_messages() -> Iterator[tuple[str, str]]:
 
 
 def _texts_in_source() -> Iterator[str]:
-    """Yield the string constants of the code on one line, with … in place of inserted values."""
+    """Yield the error codes, and the string constants of the code on one line, with … for inserted values."""
+    yield from (
+        kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, GatewayError)
+    )
     for file in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_bytes())):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
