@@ -64,7 +64,7 @@ class ChatConnector(Connector[ChatSettings]):
     async def run(self, sink: MessageSink) -> None:
         self.chat.connect()
         sink.ready()
-        async with concurrently(sink.hear) as hear:
+        async with concurrently(sink) as hear:
             while True:
                 said = await self.chat.next()
                 sink.alive()

@@ -211,7 +211,7 @@ class Dingtalk(Connector[DingtalkSettings]):
             self._http = http
             try:
                 sink.ready()
-                async with concurrently(sink.hear) as hear:
+                async with concurrently(sink) as hear:
                     while True:
                         await self._listen(sockets[-1], sink, hear)
                         if time.monotonic() - changed < _LEAST:

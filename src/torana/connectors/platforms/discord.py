@@ -354,7 +354,7 @@ async def _close(client: _Client) -> None:
 async def _listen(client: _Client, sink: MessageSink) -> None:
     """Process each message once. Discord may repeat missed messages."""
     taken: deque[int] = deque(maxlen=_WAITING)
-    async with aclosing(client.messages()) as messages, concurrently(sink.hear) as deliver:
+    async with aclosing(client.messages()) as messages, concurrently(sink) as deliver:
         async for message in messages:
             if message.id in taken or client.user is None:
                 continue

@@ -299,7 +299,7 @@ class Feishu(Connector[FeishuSettings]):
         """Process frames; probe the connection during silence, and send the platform's own pings."""
         loop = asyncio.get_running_loop()
         ping_at = loop.time()
-        async with concurrently(sink.hear) as hear:
+        async with concurrently(sink) as hear:
             while True:
                 raw = await next_frame(socket)
                 if raw is not None:

@@ -191,7 +191,7 @@ class Slack(Connector[SlackSettings]):
         patience = asyncio.timeout(_GREETING)
         renewed = False
         try:
-            async with socket, patience, concurrently(sink.hear) as hear:
+            async with socket, patience, concurrently(sink) as hear:
                 async for frame in socket:
                     sink.alive()
                     if frame.type is aiohttp.WSMsgType.PING:

@@ -200,7 +200,7 @@ class Telegram(Connector[TelegramSettings]):
         offset: int | None = None
         while True:
             sink.alive()
-            async with concurrently(sink.hear) as hear:  # the next poll confirms all updates
+            async with concurrently(sink) as hear:  # the next poll confirms all updates
                 for update in sorted(updates, key=lambda update: update.update_id):
                     if heard := parse_alone(self._parse_update, update, me):
                         await hear(heard)

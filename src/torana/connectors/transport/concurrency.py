@@ -28,8 +28,16 @@ class Hear(Protocol):
         ...
 
 
+class Receiver(Protocol):
+    """The part of a ``MessageSink`` that processes a message."""
+
+    async def hear(self, heard: IncomingMessage) -> None:
+        """Process a message."""
+        ...
+
+
 @asynccontextmanager
-async def concurrently(process: Callable[[IncomingMessage], Awaitable[None]]) -> AsyncGenerator[Hear]:
+async def concurrently(sink: Receiver) -> AsyncGenerator[Hear]:
     """Process messages concurrently inside the block; at its end all messages have been processed.
 
     The first error cancels the others and ends the block, which raises it.
@@ -38,7 +46,7 @@ async def concurrently(process: Callable[[IncomingMessage], Awaitable[None]]) ->
 
     async def take(heard: IncomingMessage, taken: Callable[[], Awaitable[None]] | None, size: int) -> None:
         nonlocal held
-        await process(heard)
+        await sink.hear(heard)
         if taken is not None:
             await taken()
         held -= size

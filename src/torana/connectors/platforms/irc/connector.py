@@ -140,7 +140,7 @@ class Irc(Connector[IrcSettings]):
     async def run(self, sink: MessageSink) -> None:
         """Connect and listen; ready when each channel is joined, or its refusal is logged."""
         # Reading goes on while messages are processed: later lines contain the outcome of replies.
-        async with concurrently(sink.hear) as hear:
+        async with concurrently(sink) as hear:
             # The error is raised after all messages are processed, as IRC does not repeat messages.
             (ended,) = await asyncio.gather(self._connection(sink, hear), return_exceptions=True)
         raise ended

@@ -184,7 +184,7 @@ class Matrix(Connector[MatrixSettings]):
         if not since:  # messages before the first run are not for the agent
             response.rooms.join.clear()
             await position.store(response.next_batch)
-        async with concurrently(sink.hear) as hear:  # a slow message delays only its own chat
+        async with concurrently(sink) as hear:  # a slow message delays only its own chat
             while True:
                 async with position.poll(hear) as messages:
                     await self._take(response, since, sink, messages)

@@ -117,7 +117,7 @@ class Xmpp(Connector[XmppSettings]):
             async with deadline:
                 client.open()
                 attending = asyncio.create_task(self._maintain_rooms(client, sink, deadline))
-                async with concurrently(sink.hear) as hear:
+                async with concurrently(sink) as hear:
                     while True:
                         item = await self._inbox.get()
                         if isinstance(item, Exception):
