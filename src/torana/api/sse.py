@@ -6,14 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pydantic.alias_generators import to_camel
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from torana.api.long_responses import LONG
+from torana.api.dependencies import current_principal
+from torana.api.long_responses import LONG, response_slot
 from torana.api.negotiation import EVENTS
 from torana.api.problems import body_of, error_from
 from torana.api.schemas.approvals import ApprovalBody
@@ -24,6 +27,27 @@ from torana.turns import Turns
 
 #: The number of characters of a long event that are sent at a time.
 _PIECE = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamClient:
+    """The client of an event stream, with the id of its request.
+
+    ``slot`` returns a slot for a long response. The stream holds it while it sends a long event.
+    """
+
+    principal: Principal
+    request_id: str
+    slot: Callable[[], AbstractAsyncContextManager[None]]
+
+    @classmethod
+    def of(cls, request: Request) -> StreamClient:
+        """Return the client that has sent a request."""
+        return cls(
+            principal=current_principal(request),
+            request_id=request.state.request_id,
+            slot=partial(response_slot, request),
+        )
 
 
 class EventStream(StreamingResponse):
@@ -40,31 +64,25 @@ class EventStream(StreamingResponse):
         turns: Turns,
         turn: Turn,
         *,
-        request_id: str,
+        client: StreamClient,
         keep_alive: float,
         headers: Mapping[str, str] | None = None,
         after: str | None = None,
         cancel_on_disconnect: bool = False,
-        slot: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
-        """``slot`` returns a slot for a long response. The stream holds it while it sends a long event."""
         self._turns = turns
         self._turn = replace(turn, reply=None)  # a slow client must not keep a long reply in memory
         self._has_long_reply = len(turn.reply or "") > LONG
-        self._slot = slot
-        self._request_id = request_id
+        self._slot = client.slot
+        self._request_id = client.request_id
         self._keep_alive = keep_alive
         self._cancel_on_disconnect = cancel_on_disconnect
-        self._to_sender = False
+        self._to_sender = client.principal.may_have_sent(turn)
         self._over = False
         self._frames = self._play(after)
         super().__init__(
             self._frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         )
-
-    def set_client(self, principal: Principal) -> None:
-        """Count questions as shown if this principal, which receives them, may have sent the turn's message."""
-        self._to_sender = principal.may_have_sent(self._turn)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events. With ``cancel_on_disconnect``, cancel the turn if the client leaves early."""

@@ -36,8 +36,8 @@ def _bound(connection: Any, error: type[Exception]) -> None:
 
     receive_event = connection._receive_event  # noqa: SLF001 - there is no public place
 
-    async def receive_bounded(self: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - as theirs
-        event = await receive_event(self, timeout=timeout)
+    async def receive_bounded(self: Any, *args: Any, **options: Any) -> Any:
+        event = await receive_event(self, *args, **options)
         if isinstance(event, h11.InformationalResponse):
             count = getattr(self, _COUNT) + 1
             setattr(self, _COUNT, count)

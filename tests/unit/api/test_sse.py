@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from torana.api.sse import EventStream
+from torana.api.sse import EventStream, StreamClient
 from torana.errors import GatewayError, StoreUnavailable
-from torana.messages import EventType, Failure, Turn, TurnEvent
+from torana.messages import EventType, Failure, Principal, Turn, TurnEvent
 from torana.turns import Turns
 
 AT = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
@@ -81,8 +81,12 @@ async def no_slot() -> AsyncGenerator[None]:
     yield
 
 
+def client(slot: Any) -> StreamClient:
+    return StreamClient(principal=Principal(name="local", scopes=frozenset()), request_id="r", slot=slot)
+
+
 def stream_of(turns: FakeTurns, *, keep_alive: float = 60, slot: Any = no_slot, **more: Any) -> EventStream:
-    return EventStream(cast("Turns", turns), turn(), request_id="r", keep_alive=keep_alive, slot=slot, **more)
+    return EventStream(cast("Turns", turns), turn(), client=client(slot), keep_alive=keep_alive, **more)
 
 
 def frames(turns: FakeTurns, *, keep_alive: float = 60) -> AsyncGenerator[str]:
@@ -154,7 +158,7 @@ async def test_long_reply_of_an_ended_turn_is_read_in_the_only_slot_of_the_strea
 
     ended = turn(reply="x" * 20_001)
     turns = ReadingTurns(event(2, "message.snapshot", text="x" * 20_001), DONE, end=ended)
-    stream = EventStream(cast("Turns", turns), ended, request_id="r", keep_alive=60, slot=slot)
+    stream = EventStream(cast("Turns", turns), ended, client=client(slot), keep_alive=60)
 
     assert len(await all_of(cast("AsyncIterator[str]", stream.body_iterator))) == 2
     assert held == ["held", "read", "released"]

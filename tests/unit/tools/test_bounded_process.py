@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -70,13 +71,7 @@ async def test_failing_watcher_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_cancelled_run_leaves_no_process() -> None:
-    task = asyncio.create_task(run("/bin/sleep", "4321.7", limits=SandboxLimits()))
-    while not _sleeping("4321.7"):  # noqa: ASYNC110 - no event of another process
-        await asyncio.sleep(0.01)
-    task.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel_run("4321.7")
 
     assert not _sleeping("4321.7")
 
@@ -90,16 +85,26 @@ async def test_end_of_a_cancelled_run_is_awaited_in_a_thread(monkeypatch: pytest
         return wait(process, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "wait", note)
-    task = asyncio.create_task(run("/bin/sleep", "4321.8", limits=SandboxLimits()))
-    while not _sleeping("4321.8"):  # noqa: ASYNC110 - no event of another process
-        await asyncio.sleep(0.01)
-    task.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel_run("4321.8")
 
     assert waiting
     assert threading.main_thread() not in waiting
+
+
+async def cancel_run(seconds: str) -> None:
+    """Cancel a run of ``sleep`` when its process has started."""
+    reading, writing = os.pipe()
+    command = ("/bin/sh", "-c", f"echo started >/proc/self/fd/{writing}; exec /bin/sleep {seconds}")
+    running = BoundedProcess(limits=SandboxLimits()).run(command, environ={}, stdin=b"", descriptors=[writing])
+    task = asyncio.create_task(running)
+    try:
+        assert await asyncio.to_thread(os.read, reading, 7) == b"started"
+    finally:
+        task.cancel()
+        os.close(reading)
+        os.close(writing)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def _sleeping(seconds: str) -> bool:

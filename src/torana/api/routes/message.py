@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from torana.api.files import BODY_LIMIT, name_files, parse_files
-from torana.api.long_responses import hold_slot_if_long, response_slot
+from torana.api.long_responses import hold_slot_if_long
 from torana.api.negotiation import wants_events
 from torana.api.preferences import Preferences, read_key, read_preferences
 from torana.api.problems import error_from
@@ -21,7 +20,7 @@ from torana.api.request_body import is_too_large, parse_message, read_object
 from torana.api.responses import NoStoreResponse
 from torana.api.schemas.contract import AnswerBody
 from torana.api.services import Services
-from torana.api.sse import EventStream
+from torana.api.sse import EventStream, StreamClient
 from torana.errors import Draining, GatewayError, NotFailed, RateLimited, StoreUnavailable, WaitExpired, by_code
 from torana.limits.rate_limit_status import headers
 from torana.messages import Inbound, Principal, Turn
@@ -42,17 +41,14 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
         services.turns.check_accepting()
         turn, response_headers = await _submit(services, inbound)
     if as_events:
-        stream = EventStream(
+        return EventStream(
             services.turns,
             turn,
-            request_id=request.state.request_id,
+            client=StreamClient.of(request),
             keep_alive=services.keep_alive,
             headers=response_headers,
             cancel_on_disconnect=preferences.cancel_on_disconnect,
-            slot=partial(response_slot, request),
         )
-        stream.set_client(request.state.principal)
-        return stream
     return await _plain(request, services, turn, preferences, response_headers)
 
 

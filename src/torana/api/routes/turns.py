@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, services_of
-from torana.api.long_responses import hold_slot_if_long, response_slot
+from torana.api.long_responses import hold_slot_if_long
 from torana.api.openapi import events_answer, problem_responses
 from torana.api.parameters import (
     INVALID_PAGE,
@@ -25,7 +24,7 @@ from torana.api.parameters import (
 from torana.api.request_body import one_of
 from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.turns import CallBody, CallsBody, StepBody, StepsBody, TurnBody, TurnItem, TurnsBody
-from torana.api.sse import EventStream
+from torana.api.sse import EventStream, StreamClient
 from torana.messages import ID_LIMIT, TURN_STATES
 from torana.paging import NUMBER_KEY, cut, read_cursor
 from torana.store.rows.reports.turn_lists import TurnFilter
@@ -150,16 +149,13 @@ async def turn_events(
     services = services_of(request)
     principal = current_principal(request)
     async with services.stream_starts.slot(principal.sharer):
-        stream = EventStream(
+        return EventStream(
             services.turns,
             await services.turns.reader.get(principal.view, turn_id),
-            request_id=request.state.request_id,
+            client=StreamClient.of(request),
             keep_alive=services.keep_alive,
             after=last_event_id or after or None,
-            slot=partial(response_slot, request),
         )
-        stream.set_client(principal)
-        return stream
 
 
 @router.post(
