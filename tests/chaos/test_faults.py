@@ -369,6 +369,7 @@ def test_second_crash_during_recovery_changes_nothing(
             assert seen.replies(world) == expected.replies(world)
 
 
+@unstarted_coroutines
 def test_steering_message_fails_with_its_abandoned_turn(live: Live, new_file: Callable[[], Path]) -> None:
     world, path = World(), new_file()
     live(world, run_steered_turn, path, die_at="the model was asked 3")

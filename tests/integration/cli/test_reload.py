@@ -45,7 +45,10 @@ class Files:
 
         def look() -> list[Mapping[str, Mapping[str, Any]]]:
             address = read_address(self._place.data_dir)
-            status = httpx2.get(f"{address}/v1/status", timeout=30, trust_env=False).json()
+            try:
+                status = httpx2.get(f"{address}/v1/status", timeout=30, trust_env=False).json()
+            except httpx2.TransportError:  # it does not listen yet
+                return []
             found = {one["account"]: one for one in status["connectors"] if one["state"] == "active"}
             return [found] if found.keys() == set(names) else []
 
