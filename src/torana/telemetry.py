@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -42,17 +42,25 @@ MASK = "********"
 _SECRET_NAME = re.compile(r"(authorization|token|api[-_]?key|password|passwd|secret|cookie)$", re.IGNORECASE)
 #: Prefixes of model providers' keys. ``sk`` is used by OpenAI, Anthropic, OpenRouter and others.
 _KEY_PREFIX = "sk|pk|rk|gsk|xai|csk|fw|hf|pplx|nvapi|r8|tgp|vck|ghp|gho|ghu|github_pat"
-_SECRET_TEXT = re.compile(
-    r"(?i:(?P<kept>\bBearer\s+)[\w.~+/=-]+)"  # RFC 6750
-    # Requires a digit, or the asterisks of a provider that masks keys: hyphenated words seldom have either.
-    rf"|\b(?:{_KEY_PREFIX})[-_](?=[\w.-]{{0,200}}?[\d*])[\w*.-]{{8,}}"
-    r"|\b(?:AIza|AQ\.|ABSK|AKIA|ya29\.)[\w*.-]{8,}"  # Google, AWS
-    r"|\btorana_[\w-]{32,}"  # Torana's tokens, also truncated ones
-    r"|(?<!\d)\d{6,20}:[\w-]{30,}"  # Telegram bot tokens, which are in the path of each request
-    # A JSON Web Token (RFC 7519). The lookbehind ensures that each run of characters is scanned once.
-    r"|(?<![\w-])eyJ[\w-]{8,2000}\.[\w-]+\.[\w-]+"
-    r"|(?<=://)[^/\s@]+(?=@)"  # user and password in a URL
-    r"|(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"  # credentials in a query
+#: Patterns of credentials in texts. Each match contains one of the pattern's texts in lower case; searching for
+#: them first takes a fifth of the time. The group ``kept`` is not masked.
+_SECRET_TEXTS = tuple(
+    (signs, re.compile(pattern))
+    for signs, pattern in (
+        (("bearer",), r"(?i:(?P<kept>\bBearer\s+)[\w.~+/=-]+)"),  # RFC 6750
+        # Requires a digit, or the asterisks of a provider that masks keys: hyphenated words seldom have either.
+        (("-", "_"), rf"\b(?:{_KEY_PREFIX})[-_](?=[\w.-]{{0,200}}?[\d*])[\w*.-]{{8,}}"),
+        # Google, AWS
+        (("aiza", "aq.", "absk", "akia", "ya29."), r"\b(?:AIza|AQ\.|ABSK|AKIA|ya29\.)[\w*.-]{8,}"),
+        (("torana_",), r"\btorana_[\w-]{32,}"),  # Torana's tokens, also truncated ones
+        # Telegram bot tokens, which are in the path of each request
+        ((":",), r"(?<!\d)\d{6,20}:[\w-]{30,}"),
+        # A JSON Web Token (RFC 7519). The lookbehind ensures that each run of characters is scanned once.
+        (("eyj",), r"(?<![\w-])eyJ[\w-]{8,2000}\.[\w-]+\.[\w-]+"),
+        (("://",), r"(?<=://)[^/\s@]+(?=@)"),  # user and password in a URL
+        # Credentials in a query
+        (("=",), r"(?i:(?<=key=)|(?<=token=)|(?<=secret=)|(?<=signature=))[^&\s\"']+"),
+    )
 )
 #: Control and invisible characters, except tabs and line feeds.
 _CONTROL = char_class("\r", HIDDEN)
@@ -241,13 +249,28 @@ def mask_secrets(event: Mapping[str, object]) -> dict[str, object]:
 
 def mask_text(text: str) -> str:
     """Mask texts that look like credentials: bearer tokens, keys with known prefixes, credentials in URLs."""
-    return _SECRET_TEXT.sub(lambda found: f"{found['kept'] or ''}{MASK}", text)
+    lowered = text.lower()
+    for signs, pattern in _SECRET_TEXTS:
+        for sign in signs:
+            if sign in lowered:
+                text = pattern.sub(_mask, text)
+                break
+    return text
+
+
+def _mask(found: re.Match[str]) -> str:
+    return f"{found.groupdict().get('kept', '')}{MASK}"
+
+
+@lru_cache(maxsize=512)
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
 
 
 def _clean(name: str, value: object, *, depth: int) -> object:
     if value is None:
         return None
-    if _SECRET_NAME.search(name):
+    if _is_secret(name):
         return MASK
     if isinstance(value, bool | int | float):
         return value
