@@ -109,7 +109,8 @@ def test_constructors_have_a_bounded_number_of_arguments() -> None:
 def test_folders_have_a_bounded_number_of_files() -> None:
     counts: dict[Path, int] = defaultdict(int)
     for path in MODULES:
-        counts[path.parent.relative_to(SOURCE)] += 1
+        if path.parent.name != "versions":  # each change of the database adds a migration
+            counts[path.parent.relative_to(SOURCE)] += 1
 
     assert {folder: count for folder, count in counts.items() if count > FILES_PER_FOLDER} == {}
 

@@ -107,6 +107,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "tool_call_refused": "A tool call was refused, by a permission or by a person.",
         "tool_failed": "A tool failed because of a bug. The agent receives an error.",
         "transaction_ended_late": "A database transaction ended after its caller had stopped waiting.",
+        "arguments_not_checked": "A tool failed to check the changed arguments of a call because of a bug.",
         "approval_required": "A tool call waits for approval; `decide` is the command that approves it.",
         "turn_accepted": "A message was stored, and is answered even after a crash.",
         "turn_cost_not_written": "The usage of a failed turn could not be stored.",

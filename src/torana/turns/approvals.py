@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ from torana.store.rows.audit import Act, record
 from torana.turns.approval_replies import with_visible_arguments
 from torana.turns.journal import Persists
 
+_log = logging.getLogger(__name__)
+
 #: Seconds between two checks of the clock and the row while an approval is open.
 _CHECK_INTERVAL = 60.0
 
@@ -48,10 +51,12 @@ _TOO_LONG = (
 )
 _NO_ANSWER = "it needs approval, and no answer came in time"
 
-_RUN_BY_OTHER_REPLICA = (
-    "Another replica runs the turn, and only that replica can check changed arguments. Send the decision to "
-    "it, or approve the call without changed arguments."
+_NOT_CHECKED = (
+    "The replica that runs the turn has not checked the changed arguments in time. Send the decision again, or "
+    "approve the call without changed arguments."
 )
+#: Seconds between two looks for the answer of the replica that checks changed arguments, and their maximum.
+_ANSWER_GAP, _ANSWER_LOOKS = 0.1, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +151,7 @@ class Approvals:
 
         Raises ``NotFound``, ``ApprovalChanged`` if the digest is another call's, ``AlreadyDecided``,
         ``InvalidField`` for arguments that the tool does not accept, and ``NotWaiting`` if arguments cannot be
-        checked yet because the call does not wait in this process.
+        checked yet because the call waits in no process.
         """
         return await self._hide_private(
             await self._decide_on(await self._find(owner, approval_id), choice, act)
@@ -227,8 +232,12 @@ class Approvals:
         while True:
             left = (approval.expires_at - self._clock()).total_seconds()
             await wait_first(waiting.woken, self._pause(min(_CHECK_INTERVAL, max(0.0, left))))
+            waiting.woken.clear()
             work = partial(_look, turn=turn, approval=approval, now=self._clock(), lasts=self._lasts)
-            approval = await run(work)
+            approval, proposal = await run(work)
+            if proposal is not None:
+                answer = await _answer_to(proposal, waiting.question)
+                await run(partial(rows.answer_proposal, approval=approval, answer=answer))
             if approval.state != "open":
                 self._question_changed(turn)
                 return approval
@@ -257,13 +266,16 @@ class Approvals:
         return approval
 
     async def _check(self, approval: Approval, arguments: Mapping[str, Any]) -> None:
-        waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
-        if waiting is None:
-            raise NotWaiting(None if self._database.replica is None else _RUN_BY_OTHER_REPLICA)
         if are_too_long(arguments):
             fault = FieldFault("/arguments", f"must have at most {LONGEST_ARGUMENTS:,} characters")
             raise InvalidField(f"`arguments` {fault.detail}", faults=[fault])
-        await waiting.question.check(arguments)
+        waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
+        if waiting is not None:
+            await waiting.question.check(arguments)
+        elif self._database.replica is None:
+            raise NotWaiting
+        else:
+            await _check_elsewhere(self._database, approval, arguments, pause=self._pause)
 
     async def _complete_decision(self, work: Work[Approval]) -> Approval:
         """Return the decided approval; the decision completes even if the caller is cancelled."""
@@ -336,13 +348,49 @@ def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:
         rows.record_question(connection, approval, number, approval.expires_at)
 
 
+async def _check_elsewhere(
+    database: Database,
+    approval: Approval,
+    arguments: Mapping[str, Any],
+    *,
+    pause: Callable[[float], Awaitable[None]],
+) -> None:
+    """Have the replica of the turn check changed arguments. Raises ``InvalidField`` and ``NotWaiting``."""
+    proposal = rows.Proposal(new_id("prp"), arguments)
+    await database.run(partial(rows.propose, approval=approval, proposal=proposal))
+    for _ in range(_ANSWER_LOOKS):
+        await pause(_ANSWER_GAP)
+        answer = await database.read(partial(rows.read_answer, approval=approval, proposal=proposal))
+        if answer is not None:
+            if answer.detail is not None:
+                raise InvalidField(answer.detail, faults=[FieldFault(*fault) for fault in answer.faults])
+            return
+    raise NotWaiting(_NOT_CHECKED)
+
+
+async def _answer_to(proposal: rows.Proposal, question: Question) -> rows.CheckAnswer:
+    """Check changed arguments for another replica."""
+    try:
+        await question.check(proposal.arguments)
+    except InvalidField as error:
+        faults = [(fault.pointer, fault.detail) for fault in error.faults]
+        return rows.CheckAnswer(proposal.id, error.detail, faults)
+    except Exception:  # noqa: BLE001 - a fault of the tool must not end the turn that waits
+        _log.exception("arguments_not_checked", extra={"tool": question.tool})
+        return rows.CheckAnswer(proposal.id, f"{question.tool} failed to check the arguments.", [])
+    return rows.CheckAnswer(proposal.id, None, [])
+
+
 def _open(connection: Connection, turn: Turn, new: Approval, said: str) -> Approval:
     approval = rows.ask(connection, new)
     _send_next_question(connection, turn, new.created_at, expires_at=new.expires_at, said=said)
     return approval
 
 
-def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime, lasts: timedelta) -> Approval:
+def _look(
+    connection: Connection, turn: Turn, approval: Approval, now: datetime, lasts: timedelta
+) -> tuple[Approval, rows.Proposal | None]:
+    """Return the current approval, and changed arguments that another replica wants checked."""
     found = rows.look(connection, approval, now)
     if found.state == "open" and found.expires_at > now + lasts:  # the clock was set back
         found = rows.expire_at(connection, found, now + lasts)
@@ -350,7 +398,7 @@ def _look(connection: Connection, turn: Turn, approval: Approval, now: datetime,
         rows.expire_unsent(connection, turn.id, now)
     elif found.state in ("approved", "denied"):
         _send_next_question(connection, turn, now, expires_at=now + lasts)
-    return found
+    return found, rows.unchecked_proposal(connection, found)
 
 
 def _send_next_question(

@@ -224,7 +224,8 @@ def set_back(url: str, revision: str) -> None:
             "connector_records"
         )
         connection.execute("ALTER TABLE replicas DROP COLUMN erased")
-        connection.execute("ALTER TABLE approvals DROP COLUMN streamed")
+        for column in ("streamed", "proposed", "checked"):
+            connection.execute(f"ALTER TABLE approvals DROP COLUMN {column}".encode())
 
 
 async def test_replica_upgrades_the_tables_while_older_replicas_write(postgres_server: PostgresServer) -> None:

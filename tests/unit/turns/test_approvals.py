@@ -269,14 +269,20 @@ async def test_resumed_turn_finds_decision_made_while_gateway_was_down(
     await wait_for_requests(gateway, turn)
     await gateway.crash()
     database = open_database()
-    elsewhere = Approvals(database=database, clock=lambda: BEGIN)
+    waits: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+
+    elsewhere = Approvals(database=database, clock=lambda: BEGIN, pause=pause)
     act = Act(principal="operator", source="test", at=BEGIN)
 
     with pytest.raises(NotWaiting):
         await elsewhere.decide("gateway", turn.id, "c1", replace(YES, arguments={"amount": 1}), act)
     database.replica = "another"
-    with pytest.raises(NotWaiting, match="Another replica runs the turn"):
+    with pytest.raises(NotWaiting, match="The replica that runs the turn has not checked"):
         await elsewhere.decide("gateway", turn.id, "c1", replace(YES, arguments={"amount": 1}), act)
+    assert sum(waits) == pytest.approx(10)
     await elsewhere.decide("gateway", turn.id, "c1", YES, act)
     database.close()
 

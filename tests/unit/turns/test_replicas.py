@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
+from typing import Annotated
 
 import psycopg
 import pytest
+from pydantic import Field
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.turns.conftest import OpenReplica as Open
 from tests.unit.turns.conftest import Replica
 
-from torana.errors import QueueFull, TakenOver
+from torana.errors import AlreadyDecided, InvalidField, QueueFull, TakenOver
 from torana.messages import Inbound, Turn
 from torana.store.engine.postgres.replicas import list_replicas
 from torana.store.rows import shared_turns
+from torana.store.rows.approvals import Approval
 from torana.store.rows.audit import Act
 from torana.store.rows.extensions import mcp_pins
 from torana.tools import ToolContext
@@ -40,9 +43,9 @@ async def soon(task: Awaitable[Turn]) -> Turn:
 async def open_asking_replica(open_replica: Open) -> Replica:
     """Start a replica whose turn asks for approval of a call."""
 
-    def pay() -> str:
+    def pay(amount: Annotated[int, Field(le=9)] = 5) -> str:
         """Pay."""
-        return "paid"
+        return f"paid {amount}"
 
     tools = FunctionToolset[ToolContext]()
     tools.add_function(pay, metadata={"idempotent": False, "permission": "ask"})
@@ -84,6 +87,32 @@ async def test_decision_is_announced(
     await second.turns.approvals.decide("gateway", turn.id, "c1", Choice(approve=True), act)
 
     assert (await soon(waiting)).reply == "I paid."
+
+
+async def test_replica_that_runs_the_turn_checks_changed_arguments(
+    open_replica: Open, message: Message, clock: Callable[[], datetime]
+) -> None:
+    first, second = await open_asking_replica(open_replica), await open_replica()
+    turn = await first.turns.accept(message())
+    async for event in first.turns.reader.events(turn):
+        if event.type == "approval.required":
+            break
+    waiting = await first.wait_for_end(turn)
+    act = Act(principal="operator", source="test", at=clock())
+
+    def approve(amount: int) -> Awaitable[Approval]:
+        choice = Choice(approve=True, arguments={"amount": amount})
+        return second.turns.approvals.decide("gateway", turn.id, "c1", choice, act)
+
+    with pytest.raises(InvalidField) as refused:
+        await approve(10)
+    assert [fault.pointer for fault in refused.value.faults] == ["/arguments/amount"]
+    assert (await approve(9)).edited == {"amount": 9}
+    with pytest.raises(AlreadyDecided):
+        await approve(8)
+
+    assert (await soon(waiting)).reply == "I paid."
+    assert "paid 9" in str(first.model.requests[-1].messages)
 
 
 async def test_yes_to_a_question_that_another_replica_has_streamed_counts(

@@ -483,6 +483,9 @@ approvals = sa.Table(
     sa.Column("streamed", sa.Boolean, nullable=False, server_default=sa.false()),
     # The turn of the yes or no over HTTP that decided.
     sa.Column("decided_in", Text),
+    # Changed arguments that the replica which runs the turn checks for another one, and its answer (JSON).
+    sa.Column("proposed", sa.LargeBinary),
+    sa.Column("checked", sa.LargeBinary),
     sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),
     sa.Index("ix_approvals_decided_in", "decided_in", sqlite_where=sa.text("decided_in IS NOT NULL")),
     sa.Index("uq_approvals_id", "id", unique=True),

@@ -13,11 +13,11 @@ The id identifies one call with one set of arguments: a call that is asked again
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -90,6 +90,24 @@ class ApprovalVerdict:
     decided_in: str | None = None
 
 
+class Proposal(NamedTuple):
+    """Changed arguments of a call that another replica runs."""
+
+    id: str
+    arguments: Mapping[str, Any]
+
+
+class CheckAnswer(NamedTuple):
+    """The result of a check of changed arguments. ``detail`` is None if the tool accepts them.
+
+    ``faults`` are pairs of a JSON pointer and what is wrong there.
+    """
+
+    proposal_id: str
+    detail: str | None
+    faults: Sequence[tuple[str, str]]
+
+
 def ask(connection: Connection, asked: Approval) -> Approval:
     """Return the approval of a call; create an open one if there is none, and set its turn waiting.
 
@@ -133,6 +151,35 @@ def decide(connection: Connection, approval: Approval, verdict: ApprovalVerdict)
     if found.state != "open" or found.id != approval.id:
         return found, False
     return _close_with(connection, found, verdict), True
+
+
+def propose(connection: Connection, approval: Approval, proposal: Proposal) -> None:
+    """Store changed arguments of an open approval, to be checked where its turn runs. The last ones count."""
+    values = {"proposed": json.dumps([proposal.id, proposal.arguments]).encode(), "checked": None}
+    connection.execute(_PROPOSE, {"key": approval.id} | values)
+
+
+def unchecked_proposal(connection: Connection, approval: Approval) -> Proposal | None:
+    """Return the changed arguments of an open approval that were not checked yet."""
+    row = connection.execute(_UNCHECKED, {"key": approval.id}).scalar()
+    return None if row is None else Proposal(*json.loads(row))
+
+
+def answer_proposal(connection: Connection, approval: Approval, answer: CheckAnswer) -> None:
+    """Store the result of a check."""
+    connection.execute(_ANSWER, {"key": approval.id, "checked": json.dumps(answer).encode()})
+
+
+def read_answer(connection: Connection, approval: Approval, proposal: Proposal) -> CheckAnswer | None:
+    """Return the result of the check of changed arguments, if there is one.
+
+    A call that is no longer open needs no check, because it cannot be approved.
+    """
+    row = connection.execute(_CHECKED, {"key": approval.id}).one_or_none()
+    if row is None:
+        return CheckAnswer(proposal.id, None, [])
+    answer = None if row.checked is None else CheckAnswer(*json.loads(row.checked))
+    return answer if answer is not None and answer.proposal_id == proposal.id else None
 
 
 def expire_unsent(connection: Connection, turn_id: str, now: datetime) -> None:
@@ -383,6 +430,8 @@ def _close_with(connection: Connection, approval: Approval, verdict: ApprovalVer
         "decided_by": verdict.by,
         "decided_at": verdict.at,
         "decided_in": verdict.decided_in,
+        "proposed": None,
+        "checked": None,
     }
     connection.execute(_UPDATE, _key(approval) | values)
     connection.execute(_GO_ON, {"of_turn": approval.turn_id})
@@ -402,15 +451,18 @@ def _key(approval: Approval) -> dict[str, Any]:
 
 
 def _values(approval: Approval) -> dict[str, Any]:
-    values = {one.name: getattr(approval, one.name) for one in fields(Approval) if one.name != "hidden"}
+    values = {name: getattr(approval, name) for name in _STORED}
     return values | {"arguments": json.dumps(approval.arguments).encode(), "edited": None}
 
 
 def _approval(row: RowMapping) -> Approval:
     edited = row["edited"]
     decoded = {"arguments": json.loads(row["arguments"]), "edited": edited and json.loads(edited)}
-    return Approval(**{**row, **decoded})
+    return Approval(**{name: row[name] for name in _STORED} | decoded)
 
+
+#: The fields of an approval that have columns.
+_STORED = [one.name for one in fields(Approval) if one.name != "hidden"]
 
 #: The reason of dropped questions.
 _CLOSED = "it can no longer be answered"
@@ -439,9 +491,11 @@ _SHARED = (
 )
 _INSERT = sa.insert(approvals)
 _UPDATE = sa.update(approvals).where(_ONE)
-_NOTE_STREAMED = (
-    sa.update(approvals).where(approvals.c.id == sa.bindparam("key"), is_open).values(streamed=True)
-)
+_open_one = (approvals.c.id == sa.bindparam("key")) & is_open
+_NOTE_STREAMED = sa.update(approvals).where(_open_one).values(streamed=True)
+_PROPOSE = _ANSWER = sa.update(approvals).where(_open_one)
+_UNCHECKED = sa.select(approvals.c.proposed).where(_open_one, approvals.c.checked.is_(None))
+_CHECKED = sa.select(approvals.c.checked).where(_open_one)
 _DELIVERED_CHARACTERS = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(
     approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.id != sa.bindparam("but")
 )

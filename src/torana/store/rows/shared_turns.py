@@ -27,7 +27,8 @@ class Changes:
     deleted: list[str]
     #: Ids of turns that this replica runs and that are to be cancelled.
     stopped: list[str]
-    #: Turn, step and call of each decided approval of the turns that this replica runs.
+    #: Turn, step and call of each approval of the turns that this replica runs, if it is decided or has changed
+    #: arguments that are to be checked.
     decided: list[tuple[str, int, str]]
     #: Turns that this replica has set running.
     claimed: list[Turn]
@@ -192,7 +193,8 @@ _FOUND = sa.select(turns.c.id).where(_is_waited)
 _STOPPED = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica), _is_stopped)
 _RUNNING = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica))
 _DECIDED = sa.select(approvals.c.turn_id, approvals.c.step, approvals.c.call_id).where(
-    approvals.c.turn_id.in_(_RUNNING), approvals.c.state != "open"
+    approvals.c.turn_id.in_(_RUNNING),
+    (approvals.c.state != "open") | (approvals.c.proposed.is_not(None) & approvals.c.checked.is_(None)),
 )
 _LEFT = sa.select(turns.c.id).where(active, _is_left)
 _ABANDONED = sa.select(sa.exists(_LEFT))

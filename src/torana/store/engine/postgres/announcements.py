@@ -46,6 +46,10 @@ TRIGGERS = (
     CREATE TRIGGER announce_decision AFTER UPDATE OF state ON approvals FOR EACH ROW
     WHEN (OLD.state = 'open' AND NEW.state <> 'open') EXECUTE FUNCTION announce_decision()
     """,
+    """
+    CREATE TRIGGER announce_proposal AFTER UPDATE OF proposed ON approvals FOR EACH ROW
+    WHEN (NEW.proposed IS NOT NULL) EXECUTE FUNCTION announce_decision()
+    """,
 )
 
 
