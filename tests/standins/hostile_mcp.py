@@ -5,6 +5,7 @@ Over its pipes: ``python hostile_mcp.py [trick] [key=value …]``. Over HTTP: ``
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ TOOLS = {
     "garbage": "Write rubbish, then answer.",
     "progress": "Tell of progress without end.",
     "sample": "Ask for the gateway's model, and tell what it said.",
+    "requests": "Send requests without end, and read no answers.",
     "nonsense": "Answer with what is no result.",
     "environment": "Tell of its environment.",
     "family": "Start a child that ignores SIGTERM.",
@@ -129,6 +131,9 @@ class Hostile:
                 yield {"jsonrpc": "2.0", "id": "s", "method": "sampling/createMessage", "params": asked}
                 told = json.loads(sys.stdin.readline())
                 yield _result(id_, {"content": [_text(json.dumps(told["error"]))]})
+            case "requests":
+                for number in itertools.count():
+                    yield {"jsonrpc": "2.0", "id": number, "method": "ping"}
             case "nonsense":
                 yield _result(id_, {"content": "no list"})
             case "environment":

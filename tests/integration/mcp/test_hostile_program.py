@@ -253,6 +253,18 @@ async def test_requests_of_the_server_are_refused(start: Start, hostile: Hostile
     assert "not supported" in await ask(servers, ("bad_sample", {}))
 
 
+async def test_program_that_does_not_read_the_answers_to_its_requests_is_ended(
+    start: Start, hostile: Hostile, ask: Ask
+) -> None:
+    servers = await start(bad=hostile())
+
+    result = await ask(servers, ("bad_requests", {}))
+
+    assert "The outcome is unknown" in result
+    assert "did not answer" not in result
+    await until(lambda: record(servers)["connections"] == 2)
+
+
 async def test_errors_and_invalid_results_are_reported(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
 

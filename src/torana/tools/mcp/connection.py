@@ -36,6 +36,7 @@ from pydantic import ValidationError, field_validator
 
 from torana import __version__
 from torana.tools.base import ToolError
+from torana.tools.mcp.answers import BoundedAnswers
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.http import CALL_ENDED, open_http
 from torana.tools.mcp.listing import Listing
@@ -175,10 +176,19 @@ async def open_connection(server: Server, environment: ProgramEnvironment) -> As
         open_stdio(server, environment, ended=state.end) if server.transport == "stdio" else open_http(server)
     )
     us = Implementation(name="torana", version=__version__)
+
+    def end_unread() -> None:
+        state.end("it sends requests faster than it reads the answers")
+
     # Without callbacks, a server that asks for a model, a form or a directory is refused.
     async with (
         streams as (read, write),
-        ClientSession(read, write, client_info=us, message_handler=on_message) as session,
+        ClientSession(
+            read,
+            BoundedAnswers(write, full=end_unread),
+            client_info=us,
+            message_handler=on_message,
+        ) as session,
     ):
         try:
             await _greet(session)
