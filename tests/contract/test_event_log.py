@@ -96,6 +96,30 @@ async def test_followers_do_not_disturb_each_other(log: EventLog) -> None:
     assert await followers[1] == await followers[2] == [accepted_event(), delta(2, "a"), completed_event(3)]
 
 
+async def test_many_followers_get_each_text_in_few_events(log: EventLog) -> None:
+    """Otherwise the time to send them would be the product of the numbers of followers and of deltas."""
+    pieces = [delta(number, f"{number} ") for number in range(2, 202)]
+    fill(log, accepted_event())
+    followers = [asyncio.ensure_future(read_events(log)) for _ in range(50)]
+    for piece in pieces:
+        fill(log, piece)
+        await asyncio.sleep(0)
+    fill(log, completed_event(202))
+
+    found = await asyncio.gather(*followers)
+
+    for events in found:
+        assert (events[0], events[-1]) == (accepted_event(), completed_event(202))
+        deltas = events[1:-1]
+        assert "".join(event.data["text"] for event in deltas) == "".join(one.data["text"] for one in pieces)
+        assert deltas[-1].id == "1-201"
+        assert await read_events(log, after=deltas[0].id) == [
+            *pieces[int(deltas[0].id.removeprefix("1-")) - 1 :],
+            completed_event(202),
+        ]
+    assert sum(map(len, found)) < 50 * len(pieces) / 4
+
+
 async def test_following_resumes_after_a_known_event(log: EventLog) -> None:
     events = fill(log, accepted_event(), delta(2, "a"), delta(3, "b"), completed_event(4))
 

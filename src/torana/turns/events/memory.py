@@ -17,6 +17,13 @@ _NUMBER = re.compile("[0-9]{1,18}")
 _CHANNEL = 1_500
 _EVENT = 400
 
+#: The number of followers without pauses. Sending one event to one follower takes 0.1 milliseconds.
+_UNPACED = 8
+#: The seconds of a follower's pause after some text, for each follower above ``_UNPACED``, and their maximum.
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.25
+#: The number of characters of several deltas above which no further delta joins them.
+_JOINED = 16_384
+
 
 class _Channel:
     """The last events of one turn, bounded in bytes, and its whole text.
@@ -75,6 +82,18 @@ class _Channel:
     def at(self, position: int) -> TurnEvent:
         return self._events[position - self.first]
 
+    def text_from(self, position: int) -> tuple[int, TurnEvent]:
+        """Return the position after some deltas, and an event with their text; after and with another event."""
+        event = self.at(position)
+        position += 1
+        if event.type != "message.delta":
+            return position, event
+        text = event.data["text"]
+        while position < self.end and len(text) < _JOINED and (more := self.at(position)).type == event.type:
+            text += more.data["text"]
+            position += 1
+        return position, TurnEvent(self._id(position), event.type, {"text": text})
+
     def snapshot(self) -> tuple[int, TurnEvent]:
         """Return the position to continue at, and an event with all text so far.
 
@@ -126,7 +145,8 @@ class _TextSoFar(Mapping[str, Any]):
 class MemoryEventLog(EventLog):
     """An event log that is bounded in bytes for each turn, and in total for ended turns.
 
-    The text of a running turn is not bounded: it becomes the reply.
+    The text of a running turn is not bounded: it becomes the reply. Many followers receive several deltas as
+    one event, with pauses, so that the time that they take does not grow with their number.
     """
 
     def __init__(self, *, origin: str = "", turn_bytes: int = 2_000_000, ended_bytes: int = 16_000_000) -> None:
@@ -136,6 +156,7 @@ class MemoryEventLog(EventLog):
         self._ended_bytes = ended_bytes
         self._ended_size = 0
         self._closed = False
+        self._followers = 0
         self._live: dict[str, _Channel] = {}
         self._ended: OrderedDict[str, _Channel] = OrderedDict()
 
@@ -176,6 +197,14 @@ class MemoryEventLog(EventLog):
         channel = self._live.get(turn_id) or self._ended.get(turn_id)
         if channel is None:
             return
+        self._followers += 1
+        try:
+            async for event in self._follow(channel, after):
+                yield event
+        finally:
+            self._followers -= 1
+
+    async def _follow(self, channel: _Channel, after: str | None) -> AsyncGenerator[TurnEvent]:
         if after and not after.endswith(self._origin):
             yield channel.reset()
         position = channel.after(after)
@@ -183,10 +212,15 @@ class MemoryEventLog(EventLog):
             if position < channel.first:
                 position, event = channel.snapshot()
                 yield event
-            elif position < channel.end:
+            elif position < channel.end and self._followers <= _UNPACED:
                 event = channel.at(position)
                 position += 1
                 yield event
+            elif position < channel.end:
+                position, event = channel.text_from(position)
+                yield event
+                if event.type == "message.delta":
+                    await asyncio.sleep(min(_PAUSE * (self._followers - _UNPACED), _LONGEST_PAUSE))
             elif channel.following is not None:
                 channel, position = channel.following, 0
             elif channel.is_closed or self._closed:
