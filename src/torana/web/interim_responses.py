@@ -14,21 +14,27 @@ from typing import Any
 _LIBRARIES = {"httpx2": "httpcore2", "httpx": "httpcore"}
 #: Maximum number of interim responses before a response; servers send one or two.
 _MOST = 32
+_TOO_MANY = f"The server sent more than {_MOST} interim responses."
 #: The name of the counter in a connection.
 _COUNT = "_interim_responses"
 
 
 def bound_interim_responses() -> None:
-    """Make asynchronous requests fail with ``RemoteProtocolError`` if a server sends too many. Idempotent.
+    """Make asynchronous requests fail if a server sends too many. Idempotent.
 
-    Applies to clients that are imported already. Call it again after an import of others.
+    The error is ``RemoteProtocolError``, and with aiohttp ``ClientConnectionError``. Applies to clients that
+    are imported already. Call it again after an import of others.
     """
+    # The libraries create the connections themselves, so their classes are changed.
     for client, library in _LIBRARIES.items():
         if client in sys.modules:
-            # The libraries create the connections themselves, so the class is changed.
             connection = import_module(f"{library}._async.http11").AsyncHTTP11Connection
             if not hasattr(connection, _COUNT):
                 _bound(connection, import_module(library).RemoteProtocolError)
+    if "aiohttp" in sys.modules:
+        handler = import_module("aiohttp.client_proto").ResponseHandler
+        if not hasattr(handler, _COUNT):
+            _bound_aiohttp(handler, import_module("aiohttp").ClientConnectionError)
 
 
 def _bound(connection: Any, error: type[Exception]) -> None:
@@ -42,10 +48,26 @@ def _bound(connection: Any, error: type[Exception]) -> None:
             count = getattr(self, _COUNT) + 1
             setattr(self, _COUNT, count)
             if count > _MOST:
-                raise error(f"The server sent more than {_MOST} interim responses.")
+                raise error(_TOO_MANY)
         elif isinstance(event, h11.Response):
             setattr(self, _COUNT, 0)
         return event
 
     setattr(connection, _COUNT, 0)
     connection._receive_event = receive_bounded  # noqa: SLF001
+
+
+def _bound_aiohttp(handler: Any, error: type[Exception]) -> None:
+    read = handler.read
+
+    async def read_bounded(self: Any) -> Any:
+        found = await read(self)
+        is_interim = 100 <= found[0].code < 200 and found[0].code != 101
+        count = getattr(self, _COUNT) + 1 if is_interim else 0
+        setattr(self, _COUNT, count)
+        if count > _MOST:
+            raise error(_TOO_MANY)
+        return found
+
+    setattr(handler, _COUNT, 0)
+    handler.read = read_bounded

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
+import aiohttp
 import httpx
 import httpx2
 import pytest
@@ -66,3 +67,30 @@ async def test_a_few_interim_responses_before_each_response_are_skipped(library:
     async with _server(answer) as url, library.AsyncClient(trust_env=False, timeout=60) as client:
         for _ in range(3):  # on one connection
             assert (await client.get(url)).text == "fine"
+
+
+@pytest.mark.timeout(30)
+async def test_aiohttp_request_fails_if_a_server_sends_nothing_but_interim_responses() -> None:
+    bound_interim_responses()
+    bound_interim_responses()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(_INTERIM * 100)
+            await writer.drain()
+
+    async with _server(answer) as url, aiohttp.ClientSession() as client:
+        with pytest.raises(aiohttp.ClientConnectionError, match="interim responses"):
+            await client.get(url)
+
+
+async def test_aiohttp_skips_a_few_interim_responses_before_each_response() -> None:
+    bound_interim_responses()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(_INTERIM * 20 + _RESPONSE)
+
+    async with _server(answer) as url, aiohttp.ClientSession() as client:
+        for _ in range(3):  # on one connection
+            async with client.get(url) as response:
+                assert await response.text() == "fine"
