@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ from torana.store.rows.audit import Act
 from torana.tools.mcp.servers import McpServers
 from torana.turns import SessionChanges, Turns
 from torana.turns.deliveries import Deliveries
-from torana.workers.fair_slots import FairSlots
+from torana.workers.fair_slots import FairSlots, PacedSlots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,10 @@ class Services:
     tool_calls: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
     #: Long bodies are processed one at a time, because the event loop does it: each may take 20 milliseconds.
     parsing: FairSlots = field(default_factory=lambda: FairSlots(total=1, per_user=1))
+    #: Sessions are copied one at a time: a transaction may take a second, and other transactions wait for it.
+    copies: PacedSlots = field(default_factory=PacedSlots)
+    #: A user's sessions are deleted one at a time. A deletion may wait for the end of running turns.
+    deletions: FairSlots = field(default_factory=lambda: FairSlots(total=sys.maxsize, per_user=1))
     #: Maximum number of turns that are read at a time for event streams: a reply may have megabytes.
     stream_starts: FairSlots = field(default_factory=lambda: FairSlots(total=16, per_user=2))
     #: Maximum number of long responses at a time: each may occupy some 12 MB until the client has read it.

@@ -16,8 +16,8 @@ from torana.store.rows import session_deletion
 #: Seconds between two sweeps.
 _PAUSE = 3_600.0
 
-#: Sessions per query, and per deleting transaction.
-_FOUND, _BATCH = 1_000, 10
+#: Sessions per query, and sessions and turns per deleting transaction: other transactions wait for it.
+_FOUND, _BATCH, _TURNS = 1_000, 10, 200
 
 _log = logging.getLogger(__name__)
 
@@ -65,10 +65,20 @@ class Expiry:
         return gone
 
     async def _delete(self, session_ids: Sequence[str], before: datetime) -> int:
-        work = partial(session_deletion.delete_idle, session_ids=session_ids, before=before, at=self._clock())
-        deleted = await self._database.run(work)
-        self._forget(deleted.turns)
-        return len(deleted.turns)
+        work = partial(
+            session_deletion.delete_idle,
+            session_ids=session_ids,
+            before=before,
+            at=self._clock(),
+            most=_TURNS,
+        )
+        gone = 0
+        while True:
+            deleted = await self._database.run(work)
+            self._forget(deleted.turns)
+            gone += len(deleted.turns)
+            if len(deleted.turns) < _TURNS:
+                return gone
 
     async def _run_loop(self) -> None:
         while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,15 +15,17 @@ from torana.messages import new_id, utc_now
 from torana.sessions import Sessions
 from torana.sessions.listing import Session, session_of
 from torana.sessions.titles import title_of
-from torana.store.engine.database import Database
+from torana.store.engine.database import Connection, Database
 from torana.store.rows import session_deletion, session_forks
 from torana.store.rows import sessions as session_rows
 from torana.store.rows import turns as rows
-from torana.store.rows.audit import Act, auditable_act, with_record
+from torana.store.rows.audit import Act, auditable_act, record, with_record
 from torana.store.rows.session_deletion import Deleted
 from torana.store.rows.session_forks import NewSession
 from torana.turns.inbox import Turns
 
+#: Maximum number of turns that a transaction deletes: other transactions wait for it.
+_TURNS = 200
 #: Attempts to cancel the turns of a session before a deletion gives up.
 _ROUNDS = 10
 
@@ -109,21 +111,40 @@ class SessionChanges:
         """Cancel the session's turns, wait for their end, and delete the session.
 
         A message that is accepted before the deletion is cancelled and deleted; a later message begins a new
-        session. Raises ``SessionBusy``, and deletes nothing, if messages arrive faster than they can be
-        cancelled.
+        session. The oldest turns of a long session are deleted before, in several transactions. Raises
+        ``SessionBusy`` if messages arrive faster than they can be cancelled.
         """
         session = await self._session(owner, session_id)
         delete = partial(session_deletion.delete, owner=session.owner, session_id=session.id, at=self.clock())
-        work = with_record(delete, auditable_act(session.owner, act), "session.delete", session.id)
+        noted = auditable_act(session.owner, act)
+        early: list[Deleted] = []
         for _ in range(_ROUNDS):
             await self._cancel_all(session)
             with suppress(SessionBusy):
+                await self._delete_oldest(session, early, noted)
+                work = with_record(delete, None if early else noted, "session.delete", session.id)
                 deleted = await self.database.run(work)
                 if deleted is None:
                     raise _unknown(session_id)
                 self.turns.reader.forget(deleted.turns)
-                return deleted
+                return _sum([*early, deleted])
         raise SessionBusy("Messages of the session keep arriving. Delete the session when they have stopped.")
+
+    async def _delete_oldest(self, session: Session, deleted: list[Deleted], act: Act | None) -> None:
+        """Delete turns until a transaction can delete the others, and add what is deleted to ``deleted``.
+
+        The first deletion is recorded.
+        """
+
+        def work(connection: Connection) -> Deleted | None:
+            found = session_deletion.delete_oldest(connection, session.id, at=self.clock(), most=_TURNS)
+            if found is not None and act is not None and not deleted:
+                record(connection, act, "session.delete", session.id)
+            return found
+
+        while (found := await self.database.run(work)) is not None:
+            self.turns.reader.forget(found.turns)
+            deleted.append(found)
 
     async def _session(self, owner: str, session_id: str) -> Session:
         self.turns.check_accepting()
@@ -135,6 +156,11 @@ class SessionChanges:
         for turn in reversed(await self.database.run(work)):
             with suppress(NotFound, Erased):  # deleted in the meantime
                 await self.turns.cancel(turn.owner, turn.id)
+
+
+def _sum(deleted: Sequence[Deleted]) -> Deleted:
+    turns = [turn for one in deleted for turn in one.turns]
+    return Deleted(turns=turns, keys=sum(one.keys for one in deleted))
 
 
 def _require_session(row: Mapping[Any, Any] | None, session_id: str) -> Session:

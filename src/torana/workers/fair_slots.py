@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+
+#: The pause of ``PacedSlots`` after some work, in multiples of its time, and its maximum in seconds.
+_PAUSE, _LONGEST_PAUSE = 2.0, 2.0
 
 
 class FairSlots:
@@ -73,3 +77,20 @@ class FairSlots:
             waiting.remove(granted)
             if not waiting:
                 del self._waiting[user]
+
+
+class PacedSlots:
+    """One slot, which users get in turn. After work that takes long it stays taken for a while."""
+
+    def __init__(self) -> None:
+        self._slots = FairSlots(total=1, per_user=1)
+
+    @asynccontextmanager
+    async def slot(self, user: str) -> AsyncGenerator[None]:
+        """Wait for the slot, and hold it in the block and for the pause."""
+        async with self._slots.slot(user):
+            begin = time.perf_counter()
+            try:
+                yield
+            finally:
+                await asyncio.sleep(min(_PAUSE * (time.perf_counter() - begin), _LONGEST_PAUSE))

@@ -28,7 +28,7 @@ from torana.store.engine.tables import calls, history, keys, sessions, steps
 from torana.store.engine.tables import turns as turn_rows
 from torana.store.rows import session_deletion
 from torana.testing import ScriptedModel
-from torana.turns import SessionChanges, Turns, outcomes
+from torana.turns import SessionChanges, Turns, outcomes, session_changes
 
 Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
@@ -89,6 +89,43 @@ async def test_session_title_is_its_first_message(client: httpx2.AsyncClient):
 
 
 # --- fork
+
+
+class OneAtATime:
+    """Session changes that fail if two of them happen at a time."""
+
+    def __init__(self, changes: SessionChanges) -> None:
+        self._changes = changes
+        self._is_busy = False
+
+    async def fork(self, *arguments: Any, **more: Any) -> Any:
+        return await self._alone(self._changes.fork(*arguments, **more))
+
+    async def delete(self, *arguments: Any, **more: Any) -> Any:
+        return await self._alone(self._changes.delete(*arguments, **more))
+
+    async def _alone(self, change: Awaitable[Any]) -> Any:
+        assert not self._is_busy
+        self._is_busy = True
+        try:
+            return await change
+        finally:
+            self._is_busy = False
+
+
+async def test_sessions_of_a_user_are_copied_and_deleted_one_at_a_time(start: Start):
+    """Each may be a transaction of a second, and the transactions of other users wait for all before them."""
+    app, client = await start()
+    first = await say(client, "hello")
+    object.__setattr__(app.services, "changes", OneAtATime(app.services.changes))
+
+    path = f"/v1/sessions/{first['sessionId']}/fork"
+    copies = await asyncio.gather(*(client.post(path, json={}) for _ in range(5)))
+    places = [f"/v1/sessions/{copy.json()['id']}" for copy in copies]
+    deleted = await asyncio.gather(*map(client.delete, places))
+
+    assert {answer.status_code for answer in copies} == {201}
+    assert {answer.status_code for answer in deleted} == {200}
 
 
 async def test_fork_and_its_source_continue_separately(start: Start):
@@ -247,6 +284,32 @@ async def test_deleted_session_leaves_only_erased_turns(start: Start):
         assert (gone.status_code, gone.json()["code"]) == (410, "erased")
     assert (await client.get(f"/v1/turns/{other['id']}")).status_code == 200
     assert (await client.get("/v1/turns/turn_unknown")).status_code == 404
+
+
+async def test_long_session_is_deleted_in_several_transactions(start: Start, monkeypatch: pytest.MonkeyPatch):
+    """Transactions of other users wait for each of them."""
+    monkeypatch.setattr(session_changes, "_TURNS", 2)
+    app, client = await start()
+    (session_id,) = {await belongs_to(app, owner_of("ana")) for _ in range(5)}
+    turns = [turn["id"] for turn in (await client.get("/v1/turns")).json()["items"]]
+    seen: list[int] = []
+    delete_turns = session_deletion.delete_turns
+
+    def note(*arguments: Any) -> session_deletion.Deleted:
+        deleted = delete_turns(*arguments)
+        seen.append(len(deleted.turns))
+        return deleted
+
+    monkeypatch.setattr(session_deletion, "delete_turns", note)
+    answer = await client.delete(f"/v1/sessions/{session_id}")
+
+    assert answer.json() == {"id": session_id, "turns": 5, "idempotencyKeys": 0}
+    assert seen == [2, 2, 1]
+    assert await rows_left(app) == {"sessions": 0, "turns": 0, "history": 0, "steps": 0, "calls": 0}
+    for turn_id in turns:
+        assert (await client.get(f"/v1/turns/{turn_id}")).json()["code"] == "erased"
+    entries = (await client.get("/v1/audit")).json()["items"]
+    assert [entry["action"] for entry in entries].count("session.delete") == 1
 
 
 async def test_channel_of_deleted_session_can_be_reused(start: Start):

@@ -15,6 +15,7 @@ from tests.standins.clock import Clock
 
 from torana.errors import Erased, ModelFailed
 from torana.messages import Inbound, Turn
+from torana.sessions import expiry as session_expiry
 from torana.sessions.expiry import Expiry
 from torana.store.engine.database import Database
 from torana.store.engine.sqlite import SqliteDatabase
@@ -67,6 +68,21 @@ async def test_only_sessions_idle_for_longer_are_deleted_and_leave_tombstones(
         with pytest.raises(Erased):
             await turns.reader.get(turn.owner, turn.id)
     assert await expiry.sweep() == 0
+
+
+async def test_long_sessions_are_deleted_in_several_transactions(
+    turns: Turns, say: Say, database: Database, moving: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_expiry, "_TURNS", 2)
+    for channel in ("a", "a", "a", "b", "b"):
+        await say(turns, channel=channel)
+    moving.now += timedelta(days=31)
+    forgotten: list[int] = []
+    expiry = expiry_of(database, moving, lambda turn_ids: forgotten.append(len(turn_ids)))
+
+    assert await expiry.sweep() == 5
+    assert forgotten == [2, 2, 1]
+    assert await channels(database) == []
 
 
 async def test_session_with_an_unfinished_turn_does_not_expire(

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from torana.workers.fair_slots import FairSlots
+from torana.workers import fair_slots
+from torana.workers.fair_slots import FairSlots, PacedSlots
 
 
 class Calls:
@@ -93,3 +94,22 @@ async def test_call_cancelled_while_it_gets_a_slot_releases_it() -> None:
 async def _at_once(act: Callable[[str], Awaitable[None]], user: str) -> None:
     async with asyncio.timeout(0):
         await act(user)
+
+
+async def test_paced_slot_stays_taken_for_a_multiple_of_the_time_of_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(fair_slots.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(fair_slots.asyncio, "sleep", pause)
+    slots = PacedSlots()
+    for seconds in (0.25, 10.0):
+        async with slots.slot("a"):
+            now += seconds
+
+    assert pauses == [0.5, 2.0]

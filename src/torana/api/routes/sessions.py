@@ -176,7 +176,10 @@ async def fork_session(request: Request, session_id: Id) -> SessionBody:
     services = services_of(request)
     body = await read_optional_body(request, ForkBody, within=services.body_timeout)
     principal = current_principal(request)
-    async with services.rates.count(principal.user, principal.token):
+    async with (
+        services.copies.slot(principal.sharer),
+        services.rates.count(principal.user, principal.token),
+    ):
         made = await services.changes.fork(
             principal.view,
             session_id,
@@ -205,15 +208,20 @@ async def reset_session(request: Request, session_id: Id) -> SessionBody:
     dependencies=[require_scopes("message", unbound="read")],
     response_description="The numbers of deleted turns and idempotency keys.",
     responses=problem_responses(
-        {404: _MISSING, 409: "Messages keep arriving in the session. Nothing was deleted."}
+        {
+            404: _MISSING,
+            409: "Messages keep arriving in the session. Nothing was deleted, or only the oldest of more than "
+            "200 messages.",
+        }
     ),
     summary="Delete a session and all its messages",
     description="Its running and waiting turns are cancelled first. `GET /v1/turns/{id}` then answers 410 "
     "for its turns. A later message in the channel starts a new session.",
 )
 async def delete_session(request: Request, session_id: Id) -> DeletedBody:
-    view = current_principal(request).view
-    deleted = await services_of(request).changes.delete(view, session_id, act=oversight(request))
+    services, principal = services_of(request), current_principal(request)
+    async with services.deletions.slot(principal.sharer):
+        deleted = await services.changes.delete(principal.view, session_id, act=oversight(request))
     return DeletedBody(id=session_id, turns=len(deleted.turns), idempotency_keys=deleted.keys)
 
 

@@ -47,11 +47,28 @@ def delete(connection: Connection, owner: str, session_id: str, *, at: datetime)
     channel = connection.execute(is_there).scalar()
     if channel is None:
         return None
+    _check_idle(connection, session_id)
+    schedules.delete_channel(connection, owner, channel)
+    return _delete(connection, [session_id], at)
+
+
+def delete_oldest(connection: Connection, session_id: str, *, at: datetime, most: int) -> Deleted | None:
+    """Delete the oldest turns of a session, at most ``most``; None if it has no more than that.
+
+    Raises ``SessionBusy``, and deletes nothing, if a turn has not ended.
+    """
+    _check_idle(connection, session_id)
+    own = sa.select(turns.c.id).where(turns.c.session_id == session_id).order_by(turns.c.seq)
+    found = connection.execute(own.limit(most + 1)).scalars().all()
+    if len(found) <= most:
+        return None
+    return delete_turns(connection, turns.c.id.in_(found[:most]), at)
+
+
+def _check_idle(connection: Connection, session_id: str) -> None:
     busy = sa.select(turns.c.id).where(unfinished, turns.c.session_id == session_id).limit(1)
     if connection.execute(busy).first() is not None:
         raise SessionBusy
-    schedules.delete_channel(connection, owner, channel)
-    return _delete(connection, [session_id], at)
 
 
 def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
@@ -61,11 +78,19 @@ def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
 
 
 def delete_idle(
-    connection: Connection, session_ids: Sequence[str], before: datetime, *, at: datetime
+    connection: Connection, session_ids: Sequence[str], before: datetime, *, at: datetime, most: int
 ) -> Deleted:
-    """Delete the sessions that are still idle."""
+    """Delete the oldest turns of the sessions that are still idle, at most ``most``.
+
+    If the sessions have fewer turns, they are deleted too.
+    """
     still = sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids), _idle_since(before))
-    return _delete(connection, connection.execute(still).scalars().all(), at)
+    idle_ids = connection.execute(still).scalars().all()
+    own = sa.select(turns.c.id).where(turns.c.session_id.in_(idle_ids))
+    found = connection.execute(own.order_by(turns.c.session_id, turns.c.seq).limit(most)).scalars().all()
+    if len(found) < most:
+        return _delete(connection, idle_ids, at)
+    return delete_turns(connection, turns.c.id.in_(found), at)
 
 
 def is_erased(connection: Connection, owner: str, turn_id: str) -> bool:
