@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from torana.api.dependencies import current_principal
+from torana.api.dependencies import current_principal, services_of
 from torana.api.long_responses import LONG, response_slot
 from torana.api.negotiation import EVENTS
 from torana.api.problems import body_of, error_from
 from torana.api.schemas.approvals import ApprovalBody
 from torana.api.schemas.contract import AnswerBody
-from torana.errors import GatewayError, NotFound
+from torana.errors import GatewayError, NotFound, StoreUnavailable, Unauthorized
 from torana.messages import Principal, Turn, TurnEvent
 from torana.turns import Turns
 
@@ -33,20 +34,24 @@ _PIECE = 65_536
 class StreamClient:
     """The client of an event stream, with the id of its request.
 
-    ``slot`` returns a slot for a long response. The stream holds it while it sends a long event.
+    ``slot`` returns a slot for a long response. The stream holds it while it sends a long event. ``is_valid``
+    returns whether the token of the request is still valid.
     """
 
     principal: Principal
     request_id: str
     slot: Callable[[], AbstractAsyncContextManager[None]]
+    is_valid: Callable[[], Awaitable[bool]]
 
     @classmethod
     def of(cls, request: Request) -> StreamClient:
         """Return the client that has sent a request."""
+        principal = current_principal(request)
         return cls(
-            principal=current_principal(request),
+            principal=principal,
             request_id=request.state.request_id,
             slot=partial(response_slot, request),
+            is_valid=partial(services_of(request).people.tokens.is_active, principal),
         )
 
 
@@ -54,7 +59,8 @@ class EventStream(StreamingResponse):
     """The events of a turn to its end, from the first event or after a given event.
 
     If the client disconnects, the turn continues; with ``cancel_on_disconnect`` it is cancelled. After
-    ``keep_alive`` seconds without an event a comment is sent, so that proxies do not close the connection.
+    ``keep_alive`` seconds without an event a comment is sent, so that proxies do not close the connection. The
+    stream ends when the token has become invalid, which is checked every ``keep_alive`` seconds.
     """
 
     media_type = EVENTS
@@ -74,6 +80,8 @@ class EventStream(StreamingResponse):
         self._turn = replace(turn, reply=None)  # a slow client must not keep a long reply in memory
         self._has_long_reply = len(turn.reply or "") > LONG
         self._slot = client.slot
+        self._is_valid = client.is_valid
+        self._checked = time.monotonic()
         self._request_id = client.request_id
         self._keep_alive = keep_alive
         self._cancel_on_disconnect = cancel_on_disconnect
@@ -112,6 +120,7 @@ class EventStream(StreamingResponse):
             while True:
                 upcoming = upcoming or asyncio.ensure_future(anext(events))
                 done, _ = await asyncio.wait([upcoming], timeout=self._keep_alive)
+                await self._check_token()
                 if not done:
                     yield ": keep-alive\n\n"
                     continue
@@ -136,6 +145,16 @@ class EventStream(StreamingResponse):
                 upcoming.cancel()  # this also closes the events
             else:
                 await events.aclose()
+
+    async def _check_token(self) -> None:
+        """Raise ``Unauthorized`` if the token has ended. It is looked up every ``keep_alive`` seconds."""
+        now = time.monotonic()
+        if now - self._checked < self._keep_alive:
+            return
+        self._checked = now
+        with suppress(StoreUnavailable):
+            if not await self._is_valid():
+                raise Unauthorized
 
     async def _data(self, event: TurnEvent) -> Mapping[str, Any]:
         """Return the data of an event; of a terminal event, the body of the plain response."""

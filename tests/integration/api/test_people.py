@@ -6,7 +6,7 @@ import errno
 import io
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic_ai.messages import ToolCallPart
 
+from torana.api import request_body
 from torana.app import App
 from torana.errors import ModelFailed
 from torana.messages import File, Inbound, Turn
@@ -178,6 +179,27 @@ async def test_running_and_queued_turns_are_cancelled_before_erasure(start: Star
     ended = await app.turns.reader.wait_for_end(await app.turns.reader.get("gateway", waiting))
     assert ended.reply == "to ben"
     assert {grave["turn_id"] for grave in await rows(app, tombstones)} == set(ids)
+
+
+@pytest.mark.parametrize("path", ["/v1/users/ana/memories", "/message"])
+async def test_request_whose_body_arrives_after_the_erasure_is_refused(
+    start: Start, path: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(request_body, "_SLOW", 0)
+    app, client = await start(gateway_token="a-token-of-more-than-sixteen-characters")
+    operator = {"Authorization": "Bearer a-token-of-more-than-sixteen-characters"}
+    made = await client.post("/v1/tokens", json={"user": "ana"}, headers=operator)
+    hers = {"Authorization": f"Bearer {made.json()['token']}", "Content-Type": "application/json"}
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"text": "I like tea", "content": "I like '
+        assert (await client.delete("/v1/users/ana", headers=operator)).status_code == 200
+        yield b'tea"}'
+
+    answer = await client.post(path, content=body(), headers=hers)
+
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+    assert await rows(app, memories) == await rows(app, turns) == []
 
 
 async def test_events_of_erased_turns_leave_memory(start: Start):

@@ -81,12 +81,20 @@ async def no_slot() -> AsyncGenerator[None]:
     yield
 
 
-def client(slot: Any) -> StreamClient:
-    return StreamClient(principal=Principal(name="local", scopes=frozenset()), request_id="r", slot=slot)
+async def always_valid() -> bool:
+    return True
 
 
-def stream_of(turns: FakeTurns, *, keep_alive: float = 60, slot: Any = no_slot, **more: Any) -> EventStream:
-    return EventStream(cast("Turns", turns), turn(), client=client(slot), keep_alive=keep_alive, **more)
+def client(slot: Any, is_valid: Any = always_valid) -> StreamClient:
+    principal = Principal(name="local", scopes=frozenset())
+    return StreamClient(principal=principal, request_id="r", slot=slot, is_valid=is_valid)
+
+
+def stream_of(
+    turns: FakeTurns, *, keep_alive: float = 60, slot: Any = no_slot, is_valid: Any = always_valid, **more: Any
+) -> EventStream:
+    of = client(slot, is_valid)
+    return EventStream(cast("Turns", turns), turn(), client=of, keep_alive=keep_alive, **more)
 
 
 def frames(turns: FakeTurns, *, keep_alive: float = 60) -> AsyncGenerator[str]:
@@ -100,6 +108,36 @@ async def all_of(stream: AsyncIterator[str]) -> list[str]:
 async def test_frame_has_event_name_id_and_one_data_line():
     [delta, _] = await all_of(frames(FakeTurns(DELTA, DONE, end=turn())))
     assert delta == 'event: message.delta\nid: 1-2\ndata: {"text":"a\\nb é\u2028"}\n\n'
+
+
+async def test_stream_ends_without_cancelling_the_turn_when_its_token_has_ended():
+    answers = iter([True, False])
+
+    async def is_valid() -> bool:
+        return next(answers)
+
+    turns = FakeTurns(DELTA, asyncio.Event(), end=turn())
+    stream = stream_of(turns, keep_alive=0, is_valid=is_valid, cancel_on_disconnect=True)
+    found = await all_of(cast("AsyncIterator[str]", stream.body_iterator))
+
+    assert set(found) <= {
+        ": keep-alive\n\n",
+        'event: message.delta\nid: 1-2\ndata: {"text":"a\\nb é\u2028"}\n\n',
+    }
+    assert turns.cancelled == []
+
+
+async def test_stream_goes_on_while_its_token_cannot_be_read():
+    async def is_valid() -> bool:
+        raise StoreUnavailable
+
+    frame, *_ = await all_of(
+        cast(
+            "AsyncIterator[str]",
+            stream_of(FakeTurns(DONE, end=turn()), keep_alive=0, is_valid=is_valid).body_iterator,
+        )
+    )
+    assert frame
 
 
 async def test_lone_surrogate_is_escaped():
