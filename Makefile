@@ -52,7 +52,7 @@ chat: $(VENV)/.run ## talk with the agent in the terminal
 
 PYTEST := $(BIN)/python -m pytest --maxprocesses 8 --durations 10
 
-# The fast tests often wait for other processes: half as many workers again as processors use the time.
+# The tests often wait for other processes: half as many workers again as processors use the time.
 WORKERS = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() * 3 + 1) // 2)')
 
 test: $(VENV)/.dev ## the fast tests, in a few minutes; `make test T=tests/attacks` for all tests of a path
@@ -60,7 +60,7 @@ test: $(VENV)/.dev ## the fast tests, in a few minutes; `make test T=tests/attac
 
 # A file's tests stay together: they share servers that take long to start.
 test-long: $(VENV)/.dev ## the tests with real platforms, kills and attacks, and the property tests with more examples
-	TORANA_TEST_PROFILE=long $(PYTEST) --numprocesses logical --dist loadfile -m "long or hypothesis" $(T)
+	TORANA_TEST_PROFILE=long $(PYTEST) --numprocesses $(WORKERS) --dist loadfile -m "long or hypothesis" $(T)
 
 test-all: test test-long ## every test
 

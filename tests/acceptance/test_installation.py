@@ -50,6 +50,7 @@ def run(*command: str | Path, home: Path, code: int = 0, **settings: str) -> str
         "PATH": f"{tools}:/usr/bin:/bin",
         "PIPX_BIN_DIR": str(home / "bin"),
         "PIPX_HOME": str(home / "pipx"),
+        "PIP_NO_COMPILE": "1",  # the first start compiles only what it imports
         "PIP_CACHE_DIR": str(home.parent.parent / "downloads" / "pip"),
         "UV_CACHE_DIR": str(home.parent.parent / "downloads" / "uv"),
         "UV_PYTHON_DOWNLOADS": "never",
