@@ -155,6 +155,11 @@ class Client:
             await act(message, acknowledged)
         except httpx2.ConnectError:  # nothing was sent
             await asyncio.sleep(0.2)
+        except httpx2.HTTPStatusError as error:
+            if error.response.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
+                raise
+            self.counts["refusals"] += 1
+            await asyncio.sleep(0.2)
         except httpx2.TransportError:
             self.counts["connections that broke"] += 1
             message.lost = message.key is None and message.turn_id is None
