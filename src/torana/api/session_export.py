@@ -29,7 +29,9 @@ def head(session: Session, form: ExportFormat) -> str:
 def format_message(message: SessionMessage, form: ExportFormat) -> str:
     """Return a message as a line of JSON, or as a section under its speaker's name."""
     if form == "jsonl":
-        return json.dumps(MessageItem.from_message(message).model_dump(mode="json"), ensure_ascii=False) + "\n"
+        return (
+            json.dumps(MessageItem.model_validate(message).model_dump(mode="json"), ensure_ascii=False) + "\n"
+        )
     speaker = "Assistant" if message.role == "assistant" else _plain(message.user or "User")
     return f"\n## {speaker}, {message.at:%Y-%m-%d %H:%M} UTC\n\n{_below(message.content)}\n"
 

@@ -132,7 +132,7 @@ def _decide(
                 "the code is unknown or has expired; the sender gets a new code with the next message"
             )
         asker = found.asker
-    own = f"{asker.kind}:{asker.sender}"
+    own = asker.key
     if state == "denied":
         schedules.pause_in_chats(connection, (known and known.user) or own, reason=_DENIED)
     named = (user or own) if state == "approved" else None

@@ -12,7 +12,7 @@ from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import INVALID_PAGE, After, Id, Limit, page_size
 from torana.api.request_body import read_body, wrong
 from torana.api.routes.router import hold_slot, new_router, require_scopes
-from torana.api.schemas.approvals import ApprovalBody, ApprovalsBody, DecisionRequest, ToolBody, ToolsBody
+from torana.api.schemas.approvals import ApprovalBody, ApprovalsBody, DecisionRequest, ToolsBody
 from torana.store.rows.approvals import size_of
 from torana.turns.approvals import Choice
 
@@ -110,8 +110,7 @@ async def list_tools(request: Request, user: _Whose = "", token: _Whose = "", sk
     services = services_of(request)
     root = await services.people.tokens.root(token) if token else None
     seen = await services.tools.overview(user=user or None, token=root, skill=skill or None)
-    items = [ToolBody.from_offer(offer) for offer in seen.offers]
-    return ToolsBody(items=items, next=None, unknown=list(seen.unknown_tools))
+    return ToolsBody.from_object(seen, next=None)
 
 
 def _choice(decision: DecisionRequest) -> Choice:

@@ -101,7 +101,7 @@ async def drop_delivery(request: Request, delivery_id: Id) -> DeliveryBody:
 )
 async def list_senders(request: Request) -> SendersBody:
     senders = await services_of(request).connections.pairing.list_senders()
-    return SendersBody(items=[SenderBody.from_record(paired) for paired in senders])
+    return SendersBody.model_validate({"items": senders})
 
 
 @router.post(
@@ -120,7 +120,7 @@ async def approve_sender(request: Request) -> SenderBody:
     paired = await connections.pairing.approve(
         body.who, user=body.user or None, kinds=connections.kinds(), act=act(request)
     )
-    return SenderBody.from_record(paired)
+    return SenderBody.model_validate(paired)
 
 
 @router.post(
@@ -137,4 +137,4 @@ async def deny_sender(request: Request) -> SenderBody:
     body = await read_body(request, DenialRequest, within=services.body_timeout)
     connections = services.connections
     paired = await connections.pairing.deny(body.who, kinds=connections.kinds(), act=act(request))
-    return SenderBody.from_record(paired)
+    return SenderBody.model_validate(paired)

@@ -15,7 +15,6 @@ from torana.api.routes.router import new_router
 from torana.api.schemas.identity import MeBody, SignInBody, SignInCodeBody, SignInCodeRequest
 from torana.api.schemas.people import IssuedTokenBody
 from torana.errors import SignInNotNeeded
-from torana.messages import utc_now
 from torana.people.sign_in import LONGEST_SIGN_IN, NewCode
 
 _NOT_NEEDED = "The gateway has no token, so no sign-in is needed."
@@ -64,7 +63,7 @@ async def create_sign_in_code(request: Request) -> SignInCodeBody:
     principal = current_principal(request)
     async with services.rates.count(principal.user, principal.token):
         issued = await services.people.sign_ins.create(new, principal, act=act(request))
-    return SignInCodeBody.from_code(issued)
+    return SignInCodeBody.from_object(issued.code, code=issued.secret)
 
 
 @router.post(
@@ -79,7 +78,7 @@ async def create_sign_in_code(request: Request) -> SignInCodeBody:
 async def sign_in(request: Request) -> IssuedTokenBody:
     _check_needed(request)
     issued = await services_of(request).people.sign_ins.sign_in(_code(request), act=act(request))
-    return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
+    return IssuedTokenBody.from_token(issued.token, token=issued.secret)
 
 
 @router.get(
@@ -92,8 +91,7 @@ async def sign_in(request: Request) -> IssuedTokenBody:
 )
 async def get_sign_in(request: Request) -> SignInBody:
     _check_needed(request)
-    code = await services_of(request).people.sign_ins.get(_code(request))
-    return SignInBody.from_code(code)
+    return SignInBody.model_validate(await services_of(request).people.sign_ins.get(_code(request)))
 
 
 def _code(request: Request) -> str:

@@ -111,7 +111,7 @@ async def remember(request: Request, response: Response, user: UserInPath) -> Me
         response.headers["Location"] = f"memories/{kept.memory.id}"
     else:
         response.status_code = 200
-    return MemoryBody.from_memory(kept.memory)
+    return MemoryBody.model_validate(kept.memory)
 
 
 @router.delete(
@@ -128,7 +128,7 @@ async def forget_memories(request: Request, user: UserInPath, query: _Doomed) ->
         raise InvalidField("`query` is blank; it must name the memories to forget.")
     async with _count_request(services, request):
         gone = await services.memory.forget(user, query, act=oversight(request))
-    return ForgottenBody(items=[MemoryBody.from_memory(memory) for memory in gone])
+    return ForgottenBody.model_validate({"items": gone})
 
 
 @router.get(
@@ -142,8 +142,7 @@ async def memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryWit
     services = services_of(request)
     found = await services.memory.get(user, memory_id)
     history = await services.memory.history(user, memory_id)
-    earlier = [MemoryBody.from_memory(memory) for memory in history]
-    return MemoryWithHistory.from_memory(found, history=earlier)
+    return MemoryWithHistory.from_object(found, history=history)
 
 
 @router.patch(
@@ -172,7 +171,7 @@ async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> Me
         now = await services.memory.edit(
             user, memory_id, text=text, subject=subject, turn_id=None, act=oversight(request)
         )
-    return MemoryBody.from_memory(now)
+    return MemoryBody.model_validate(now)
 
 
 @router.delete(
@@ -187,7 +186,7 @@ async def forget_memory(request: Request, user: UserInPath, memory_id: Id) -> Me
     services = services_of(request)
     async with _count_request(services, request):
         gone = await services.memory.forget_one(user, memory_id, act=oversight(request))
-    return MemoryBody.from_memory(gone)
+    return MemoryBody.model_validate(gone)
 
 
 def _count_request(services: Services, request: Request) -> AbstractAsyncContextManager[object]:
@@ -202,12 +201,12 @@ async def _page(memory: Memory, user: str, subject: str, size: int, after: str) 
         user, subject=subject or None, before=read_cursor(after or None, TIME_KEY), limit=size + 1
     )
     page = cut(found, size, lambda item: (item.created_at, item.id), TIME_KEY)
-    items = [MemoryFound.from_memory(memory, score=None) for memory in page.items]
+    items = [MemoryFound.from_object(memory, score=None) for memory in page.items]
     return MemoriesBody(items=items, next=page.next)
 
 
 async def _search(memory: Memory, user: str, query: str, subject: str, size: int) -> MemoriesBody:
     """Return the best matches, on one page."""
     fits = await memory.recall(user, query, limit=size, subject=subject or None)
-    items = [MemoryFound.from_memory(fit.memory, score=round(fit.score, 4)) for fit in fits]
+    items = [MemoryFound.from_object(fit.memory, score=round(fit.score, 4)) for fit in fits]
     return MemoriesBody(items=items, next=None)

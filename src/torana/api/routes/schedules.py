@@ -52,8 +52,7 @@ async def schedules(
         limit=page_size(limit),
         after=after or None,
     )
-    items = [ScheduleBody.from_schedule(schedule) for schedule in page.items]
-    return SchedulesBody(items=items, next=page.next)
+    return SchedulesBody.model_validate(page)
 
 
 @router.post(
@@ -79,7 +78,7 @@ async def schedule_new(request: Request, response: Response) -> ScheduleBody:
     new = _new_schedule(body, current_principal(request))
     made = await services.schedules.make(new, act=oversight(request))
     response.headers["Location"] = f"schedules/{made.id}"
-    return ScheduleBody.from_schedule(made)
+    return ScheduleBody.model_validate(made)
 
 
 @router.get(
@@ -91,7 +90,7 @@ async def schedule_new(request: Request, response: Response) -> ScheduleBody:
 )
 async def schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     found = await services_of(request).schedules.get(current_principal(request).view, schedule_id)
-    return ScheduleBody.from_schedule(found)
+    return ScheduleBody.model_validate(found)
 
 
 @router.delete(
@@ -143,7 +142,7 @@ async def _changed(
 ) -> ScheduleBody:
     """Return the schedule after the change."""
     changed = await change(current_principal(request).view, schedule_id, act=oversight(request))
-    return ScheduleBody.from_schedule(changed)
+    return ScheduleBody.model_validate(changed)
 
 
 def _new_schedule(body: ScheduleRequest, principal: Principal) -> NewSchedule:

@@ -16,7 +16,6 @@ from torana.api.schemas.search import SearchBody
 from torana.api.schemas.turns import (
     DeletedBody,
     ForkBody,
-    MessageItem,
     MessagesBody,
     SessionBody,
     SessionChange,
@@ -76,8 +75,7 @@ async def sessions(
         limit=page_size(limit),
         after=after or None,
     )
-    items = [SessionBody.from_session(session) for session in page.items]
-    return SessionsBody(items=items, next=page.next)
+    return SessionsBody.model_validate(page)
 
 
 @router.get(
@@ -89,7 +87,7 @@ async def sessions(
 )
 async def session(request: Request, session_id: Id) -> SessionBody:
     found = await services_of(request).sessions.get(current_principal(request).view, session_id)
-    return SessionBody.from_session(found)
+    return SessionBody.model_validate(found)
 
 
 @router.patch(
@@ -108,7 +106,7 @@ async def change_session(request: Request, session_id: Id) -> SessionBody:
     )
     view = current_principal(request).view
     changed = await services.changes.change(view, session_id, values=values, act=oversight(request))
-    return SessionBody.from_session(changed)
+    return SessionBody.model_validate(changed)
 
 
 @router.get(
@@ -128,8 +126,7 @@ async def session_messages(
         limit=page_size(limit),
         after=after or None,
     )
-    items = [MessageItem.from_message(message) for message in page.items]
-    return MessagesBody(items=items, next=page.next)
+    return MessagesBody.model_validate(page)
 
 
 @router.get(
@@ -187,7 +184,7 @@ async def fork_session(request: Request, session_id: Id) -> SessionBody:
             channel=body.channel_id or None,
             act=oversight(request),
         )
-    return SessionBody.from_session(made)
+    return SessionBody.model_validate(made)
 
 
 @router.post(
@@ -200,7 +197,7 @@ async def fork_session(request: Request, session_id: Id) -> SessionBody:
 async def reset_session(request: Request, session_id: Id) -> SessionBody:
     view = current_principal(request).view
     session = await services_of(request).changes.reset(view, session_id, act=oversight(request))
-    return SessionBody.from_session(session)
+    return SessionBody.model_validate(session)
 
 
 @router.delete(

@@ -17,7 +17,6 @@ from torana.api.schemas.skills import (
     SkillApproval,
     SkillDetailBody,
     SkillRequest,
-    SkillStandingBody,
     SkillStandingsBody,
 )
 from torana.api.services import Services
@@ -62,8 +61,7 @@ async def list_skills(request: Request) -> SkillStandingsBody:
     skills = services_of(request).skills
     async with skills.reporting:
         found = await anyio.to_thread.run_sync(skills.changes.statuses.list_statuses)
-    items = [SkillStandingBody.from_status(status) for status in found]
-    return SkillStandingsBody(items=items, next=None)
+    return SkillStandingsBody.model_validate({"items": found, "next": None})
 
 
 @router.get(

@@ -16,7 +16,7 @@ from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
 from torana.api.schemas.connections import StatusBody
 from torana.api.schemas.mcp import McpServerBody
-from torana.api.schemas.operation import LogBody, LogLineBody, SettingBody, SettingsBody
+from torana.api.schemas.operation import LogBody, LogLineBody, SettingsBody
 from torana.api.serving import endpoints
 from torana.log_tail import LOG_LEVELS, read_tail
 
@@ -73,8 +73,7 @@ async def metrics(request: Request) -> Response:
     description="The settings with which the gateway was started, as `torana config show` prints them.",
 )
 async def settings(request: Request) -> SettingsBody:
-    items = [SettingBody.model_validate(one) for one in services_of(request).settings]
-    return SettingsBody(items=items, next=None)
+    return SettingsBody.model_validate({"items": services_of(request).settings, "next": None})
 
 
 @router.get(

@@ -13,14 +13,13 @@ from torana.api.request_body import read_body, read_optional_body
 from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.people import (
     AuditBody,
-    AuditEntryBody,
     IssuedTokenBody,
     RotationRequest,
     TokenBody,
     TokenRequest,
     TokensBody,
 )
-from torana.messages import DEFAULT_SCOPES, utc_now
+from torana.messages import DEFAULT_SCOPES
 from torana.people.tokens import DEFAULT_OVERLAP, NewToken
 
 _MISSING = "There is no such token."
@@ -36,7 +35,7 @@ router = new_router(require_scopes("admin"))
 )
 async def tokens(request: Request, limit: Limit = "50", after: After = "") -> TokensBody:
     page = await services_of(request).people.tokens.list_tokens(limit=page_size(limit), after=after or None)
-    items = [TokenBody.from_token(token, utc_now()) for token in page.items]
+    items = [TokenBody.from_token(token) for token in page.items]
     return TokensBody(items=items, next=page.next)
 
 
@@ -58,7 +57,7 @@ async def create_token(request: Request) -> IssuedTokenBody:
         lifetime=None if body.expires_in is None else timedelta(seconds=body.expires_in),
     )
     issued = await services.people.tokens.create(new, act=act(request))
-    return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
+    return IssuedTokenBody.from_token(issued.token, token=issued.secret)
 
 
 @router.post(
@@ -76,7 +75,7 @@ async def rotate_token(request: Request, token_id: Id) -> IssuedTokenBody:
     body = await read_optional_body(request, RotationRequest, within=services.body_timeout)
     overlap = DEFAULT_OVERLAP if body.overlap is None else timedelta(seconds=body.overlap)
     issued = await services.people.tokens.rotate(token_id, overlap=overlap, act=act(request))
-    return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
+    return IssuedTokenBody.from_token(issued.token, token=issued.secret)
 
 
 @router.delete(
@@ -87,7 +86,7 @@ async def rotate_token(request: Request, token_id: Id) -> IssuedTokenBody:
 )
 async def revoke_token(request: Request, token_id: Id) -> TokenBody:
     revoked = await services_of(request).people.tokens.revoke(token_id, act=act(request))
-    return TokenBody.from_token(revoked, utc_now())
+    return TokenBody.from_token(revoked)
 
 
 @router.get(
@@ -98,5 +97,4 @@ async def revoke_token(request: Request, token_id: Id) -> TokenBody:
 )
 async def audit(request: Request, limit: Limit = "50", after: After = "") -> AuditBody:
     page = await services_of(request).people.audit.list_entries(limit=page_size(limit), after=after or None)
-    items = [AuditEntryBody.from_entry(entry) for entry in page.items]
-    return AuditBody(items=items, next=page.next)
+    return AuditBody.model_validate(page)

@@ -23,7 +23,7 @@ from torana.api.parameters import (
 )
 from torana.api.request_body import one_of
 from torana.api.routes.router import hold_slot, new_router, require_scopes
-from torana.api.schemas.turns import CallBody, CallsBody, StepBody, StepsBody, TurnBody, TurnItem, TurnsBody
+from torana.api.schemas.turns import CallBody, CallsBody, StepBody, StepsBody, TurnBody, TurnsBody
 from torana.api.sse import EventStream, StreamClient
 from torana.messages import ID_LIMIT, TURN_STATES
 from torana.paging import NUMBER_KEY, cut, read_cursor
@@ -76,7 +76,7 @@ async def turns(
     page = await services_of(request).turns.reader.list_turns(
         current_principal(request).view, which, limit=page_size(limit), after=after or None
     )
-    return TurnsBody(items=[TurnItem.from_turn(turn) for turn in page.items], next=page.next)
+    return TurnsBody.model_validate(page)
 
 
 @router.get(

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationInfo, computed_field, field_validator, model_validator
 
-from torana.agent.overview import ToolOverview
-from torana.api.schemas.base import CLEAN, Page, RequestBody, Time, Wire
+from torana.api.schemas.base import CLEAN, Page, ReadFrom, Renamed, RequestBody, Time, Wire
 from torana.store.rows.approvals import ApprovalState
 from torana.tools import Permission
 
@@ -110,25 +109,21 @@ class DecisionRequest(RequestBody):
         return arguments
 
 
-class ToolBody(Wire):
+class ToolBody(Renamed):
     """A tool and its permission."""
 
     name: str
     description: str
     idempotent: Annotated[bool, Field(description="True if a call that a crash interrupted is repeated.")]
-    permission: Permission
-    why: str
+    permission: Annotated[Permission, ReadFrom("verdict.permission")]
+    why: Annotated[str, ReadFrom("verdict.why")]
     """The rule that decided the permission, or a note that there is none."""
 
-    @classmethod
-    def from_offer(cls, offer: ToolOverview) -> Self:
-        """Return the body of a tool."""
-        return cls.from_object(offer, permission=offer.verdict.permission, why=offer.verdict.why)
 
-
-class ToolsBody(Wire):
+class ToolsBody(Renamed):
     """All tools."""
 
-    items: list[ToolBody]
+    items: Annotated[list[ToolBody], ReadFrom("offers")]
     next: Annotated[None, Field(description="Always null: the list has one page.")]
-    unknown: Annotated[list[str], Field(description="Names in `[[permissions]]` that no tool has.")]
+    unknown: Annotated[list[str], ReadFrom("unknown_tools")]
+    """Names in `[[permissions]]` that no tool has."""

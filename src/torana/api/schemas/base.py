@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import (
@@ -14,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 
@@ -68,9 +73,36 @@ class Wire(BaseModel):
 
     @classmethod
     def from_object(cls, source: object, /, **fields: Any) -> Self:
-        """Return the body with these fields; the others are attributes of the object with the same names."""
-        others = {name: getattr(source, name) for name in cls.model_fields if name not in fields}
+        """Return the body with these fields; the others are attributes of the object."""
+        others = {name: read(source) for name, read in _readers(cls).items() if name not in fields}
         return cls.model_validate(others | fields)
+
+
+@dataclass(frozen=True)
+class ReadFrom:
+    """Marks a field of a ``Renamed`` body with its attribute in the object, such as `act.source`."""
+
+    attribute: str
+
+
+class Renamed(Wire):
+    """A body with fields that have other names in the object that it is made from."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, source: Any) -> Any:
+        if isinstance(source, dict | Wire):
+            return source  # pyright: ignore[reportUnknownVariableType]
+        return {name: read(source) for name, read in _readers(cls).items()}
+
+
+@cache
+def _readers(body: type[Wire]) -> Mapping[str, Callable[[object], Any]]:
+    """Return the functions that read the fields of a body from an object."""
+    return {
+        name: attrgetter(next((mark.attribute for mark in field.metadata if isinstance(mark, ReadFrom)), name))
+        for name, field in body.model_fields.items()
+    }
 
 
 class RequestBody(Wire):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from torana.api.schemas.base import CLEAN, Id, Page, RequestBody, Time, Wire
+from torana.api.schemas.base import CLEAN, Id, Page, ReadFrom, Renamed, RequestBody, Time, Wire
 from torana.api.schemas.mcp import McpServerBody
 from torana.messages import DeliveryState
-from torana.store.rows.senders import SenderRecord, SenderState
+from torana.store.rows.senders import SenderState
 
 _Who = Annotated[
     str,
@@ -93,26 +93,18 @@ class DeliveriesBody(Page[DeliveryBody]):
     """A page of deliveries."""
 
 
-class SenderBody(Wire):
+class SenderBody(Renamed):
     """A sender on a chat platform who asked to talk to the agent."""
 
-    sender: Annotated[str, Field(description="The connector's kind and the platform's id: `telegram:12345`.")]
-    name: Annotated[str, Field(description="The name that the platform shows; senders choose it freely.")]
-    account: str
+    sender: Annotated[str, ReadFrom("asker.key")]
+    """The connector's kind and the platform's id: `telegram:12345`."""
+    name: Annotated[str, ReadFrom("asker.name")]
+    """The name that the platform shows; senders choose it freely."""
+    account: Annotated[str, ReadFrom("asker.account")]
     state: SenderState
     user: Annotated[str | None, Field(description="The sender's user id in Torana.")]
     asked_at: Time
     decided_at: Time | None
-
-    @classmethod
-    def from_record(cls, record: SenderRecord) -> Self:
-        """Return the body of a stored sender."""
-        return cls.from_object(
-            record,
-            sender=f"{record.asker.kind}:{record.asker.sender}",
-            name=record.asker.name,
-            account=record.asker.account,
-        )
 
 
 class SendersBody(Wire):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from torana.api.schemas.approvals import AskedApprovalBody
-from torana.api.schemas.base import CLEAN, TEXT, Id, RequestBody, Time, Wire
+from torana.api.schemas.base import CLEAN, TEXT, Id, ReadFrom, Renamed, RequestBody, Time, Wire
 from torana.messages import CONTENT_LIMIT, OnBusy, Turn
 from torana.skills import MissingRequirement, Skill
 from torana.turns.open_approvals import WaitingTurn
@@ -78,15 +78,15 @@ class UsageBody(Wire):
     estimated_input: InputPartsBody
 
 
-class AnswerBody(Wire):
+class AnswerBody(Renamed):
     """The agent's reply to a message, or the approval question that its turn waits for."""
 
     reply: str
     id: Annotated[str, Field(description="The id of the turn.")]
-    channel_id: str
-    user_id: str | None
+    channel_id: Annotated[str, ReadFrom("channel")]
+    user_id: Annotated[str | None, ReadFrom("user")]
     session_id: str
-    status: Literal["completed", "waiting"]
+    status: Annotated[Literal["completed", "waiting"], ReadFrom("state")]
     """`waiting` means that a tool call waits for approval. `reply` then ends with the question. A message `yes`
     or `no` of the same user in the same channel answers it.
     """
@@ -104,15 +104,7 @@ class AnswerBody(Wire):
     @classmethod
     def from_turn(cls, turn: Turn) -> Self:
         """Return the body of a completed turn."""
-        return cls.from_object(
-            turn,
-            reply=turn.reply or "",
-            channel_id=turn.channel,
-            user_id=turn.user,
-            status=turn.state,
-            approval=None,
-            model=turn.model or "unknown",
-        )
+        return cls.from_object(turn, reply=turn.reply or "", approval=None, model=turn.model or "unknown")
 
     @classmethod
     def from_waiting(cls, waiting: WaitingTurn) -> Self:

@@ -7,10 +7,10 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field
 
 from torana.api.schemas.base import Id, RequestBody, Time, Wire
-from torana.api.schemas.people import whole_number
+from torana.api.schemas.people import Scopes, whole_number
 from torana.messages import Principal, Scope
-from torana.people.sign_in import LONGEST_SIGN_IN, IssuedCode
-from torana.store.rows.tokens import SignInCode, Token
+from torana.people.sign_in import LONGEST_SIGN_IN
+from torana.store.rows.tokens import Token
 
 _LONGEST = int(LONGEST_SIGN_IN.total_seconds())
 
@@ -67,13 +67,8 @@ class SignInCodeBody(Wire):
         ),
     ]
     user: str | None
-    scopes: list[Scope]
+    scopes: Scopes
     expires_at: Annotated[Time, Field(description="The time until which the code is valid.")]
-
-    @classmethod
-    def from_code(cls, issued: IssuedCode) -> Self:
-        """Return the body of a new code."""
-        return cls.from_object(issued.code, code=issued.secret, scopes=sorted(issued.code.scopes))
 
 
 class SignInBody(Wire):
@@ -82,10 +77,5 @@ class SignInBody(Wire):
     created_by: str
     """The principal that created the code, as in the audit record."""
     user: Annotated[str | None, Field(description="The user that the sign-in is bound to.")]
-    scopes: list[Scope]
+    scopes: Scopes
     expires_at: Annotated[Time, Field(description="The time until which the code is valid.")]
-
-    @classmethod
-    def from_code(cls, code: SignInCode) -> Self:
-        """Return the body of an open code."""
-        return cls.from_object(code, scopes=sorted(code.scopes))

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from torana.api.schemas.base import CLEAN, RequestBody, Time, Wire
-from torana.tools.mcp.listing import ToolOffer
+from torana.api.schemas.base import CLEAN, ReadFrom, Renamed, RequestBody, Time, Wire
 from torana.tools.mcp.supervisor import McpSupervisor
 
 
@@ -31,7 +30,7 @@ class McpServerBody(Wire):
         return cls.from_object(supervisor.status, tools=len(supervisor.offers), **fields)
 
 
-class McpToolBody(Wire):
+class McpToolBody(Renamed):
     """A tool of an MCP server, as the model sees it."""
 
     name: str
@@ -39,15 +38,11 @@ class McpToolBody(Wire):
     permission: Literal["allow", "ask", "deny"]
     idempotent: bool
     description: str
-    input_schema: Annotated[dict[str, Any], Field(description="The JSON Schema of its arguments.")]
+    input_schema: Annotated[dict[str, Any], ReadFrom("schema")]
+    """The JSON Schema of its arguments."""
     notes: Annotated[list[str], Field(description="The changes that the gateway made to its definition.")]
     withheld: list[str]
     """Texts of the server that the model does not get. A person can review them."""
-
-    @classmethod
-    def from_offer(cls, offer: ToolOffer) -> Self:
-        """Return the body of a tool."""
-        return cls.from_object(offer, input_schema=offer.schema)
 
 
 class McpLeftOut(Wire):
@@ -72,8 +67,8 @@ class McpDetailsBody(McpServerBody):
         listing = supervisor.status.listing
         return super().from_supervisor(
             supervisor,
-            offered=[McpToolBody.from_offer(offer) for offer in listing.offers],
-            waiting=[McpToolBody.from_offer(offer) for offer in supervisor.waiting],
+            offered=listing.offers,
+            waiting=supervisor.waiting,
             left_out=listing.left_out,
             **fields,
         )

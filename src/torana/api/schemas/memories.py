@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from torana.api.schemas.base import TEXT, Page, RequestBody, Subject, Time, Wire
 from torana.errors import FieldFault, InvalidField, MemoryTooLong
 from torana.memory import TEXT_LIMIT
-from torana.store.rows.memories import Remembered
 
 
 def _check_text(text: str) -> str:
@@ -64,17 +63,13 @@ class MemoryBody(Wire):
 
     id: str
     text: str
-    subject: Annotated[str | None, Field(description="The subject, case-folded (NFKC).")]
+    subject: Annotated[str | None, BeforeValidator(lambda subject: subject or None)]
+    """The subject, case-folded (NFKC)."""
     turn_id: str | None
     """The turn that the memory comes from; null if it comes from no turn."""
     created_at: Time
     superseded_at: Time | None
     superseded_by: Annotated[str | None, Field(description="The current memory that replaced this memory.")]
-
-    @classmethod
-    def from_memory(cls, memory: Remembered, /, **fields: Any) -> Self:
-        """Return the body of a stored memory; ``fields`` are the other fields of a subclass."""
-        return cls.from_object(memory, subject=memory.subject or None, **fields)
 
 
 class MemoryFound(MemoryBody):

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field
 
-from torana.api.schemas.base import CLEAN, Id, Page, RequestBody, Time, Wire
-from torana.messages import DEFAULT_SCOPES, Scope
+from torana.api.schemas.base import CLEAN, Id, Page, ReadFrom, Renamed, RequestBody, Time, Wire
+from torana.messages import DEFAULT_SCOPES, Scope, utc_now
 from torana.people.erasure import Receipt
 from torana.people.tokens import DEFAULT_OVERLAP, LABEL_LIMIT, LONGEST_LIFE, LONGEST_OVERLAP
-from torana.store.rows.audit import AuditEntry
 from torana.store.rows.tokens import Token, TokenStatus
 
 _LONGEST_LIFE = int(LONGEST_LIFE.total_seconds())
 _LONGEST_OVERLAP = int(LONGEST_OVERLAP.total_seconds())
+#: The scopes of a token, sorted.
+Scopes = Annotated[list[Scope], BeforeValidator(sorted)]
 #: Larger numbers are reduced to this one, which is above every limit.
 _LARGEST = 10**12
 
@@ -62,7 +62,7 @@ class TokenBody(Wire):
     id: str
     user: Annotated[str | None, Field(description="The user that the token is bound to.")]
     label: str
-    scopes: list[Scope]
+    scopes: Scopes
     created_at: Time
     expires_at: Time | None
     revoked_at: Time | None
@@ -71,9 +71,9 @@ class TokenBody(Wire):
     status: TokenStatus
 
     @classmethod
-    def from_token(cls, token: Token, now: datetime, /, **fields: Any) -> Self:
+    def from_token(cls, token: Token, /, **fields: Any) -> Self:
         """Return the body of a stored token; ``fields`` are the other fields of a subclass."""
-        return cls.from_object(token, scopes=sorted(token.scopes), status=token.status(now), **fields)
+        return cls.from_object(token, status=token.status(utc_now()), **fields)
 
 
 class IssuedTokenBody(TokenBody):
@@ -86,22 +86,17 @@ class TokensBody(Page[TokenBody]):
     """A page of tokens."""
 
 
-class AuditEntryBody(Wire):
+class AuditEntryBody(Renamed):
     """An administrative action."""
 
     id: str
-    at: Time
-    principal: str
+    at: Annotated[Time, ReadFrom("act.at")]
+    principal: Annotated[str, ReadFrom("act.principal")]
     """The author: `operator`, `local`, or a token such as `token:tok_0198`."""
-    source: Annotated[str, Field(description="An address, or `command line`.")]
+    source: Annotated[str, ReadFrom("act.source"), Field(description="An address, or `command line`.")]
     action: Annotated[str, Field(description="The action, such as `token.create`.")]
     target: Annotated[str, Field(description="The id of the object of the action.")]
     detail: dict[str, Any]
-
-    @classmethod
-    def from_entry(cls, entry: AuditEntry) -> Self:
-        """Return the body of a recorded action."""
-        return cls.from_object(entry, at=entry.act.at, principal=entry.act.principal, source=entry.act.source)
 
 
 class AuditBody(Page[AuditEntryBody]):

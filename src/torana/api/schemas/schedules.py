@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import Field
 
-from torana.api.schemas.base import CLEAN, TEXT, Id, Page, RequestBody, Time, Wire
+from torana.api.schemas.base import CLEAN, TEXT, Id, Page, ReadFrom, Renamed, RequestBody, Time
 from torana.messages import MissedPolicy, ScheduleState
 from torana.schedules.service import TEXT_LIMIT
 from torana.schedules.words import WORDS_LIMIT
-from torana.store.rows.schedules import Schedule, ScheduleKind
+from torana.store.rows.schedules import ScheduleKind
 
 #: The bounds of these fields are for the OpenAPI document; ``Schedules`` checks them.
 _Text = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": TEXT_LIMIT, "pattern": TEXT})]
@@ -37,13 +37,14 @@ class ScheduleRequest(RequestBody):
     user_id: Annotated[Id | None, Field(description="The user who owns the schedule.")] = None
 
 
-class ScheduleBody(Wire):
+class ScheduleBody(Renamed):
     """A reminder or a scheduled task."""
 
     id: str
     kind: ScheduleKind
     text: str
-    rule: Annotated[str | None, Field(description="A cron expression; null for a schedule that is due once.")]
+    rule: Annotated[str | None, ReadFrom("cron")]
+    """A cron expression; null for a schedule that is due once."""
     timezone: str
     missed: MissedPolicy
     state: ScheduleState
@@ -51,23 +52,13 @@ class ScheduleBody(Wire):
     reason: str | None
     """The reason why the schedule is paused or delayed, or why its last time was missed."""
     failures: Annotated[int, Field(description="The number of consecutive failed runs before the last run.")]
-    channel_id: str
-    user_id: str | None
+    channel_id: Annotated[str, ReadFrom("channel")]
+    user_id: Annotated[str | None, ReadFrom("user")]
     account: Annotated[str | None, Field(description="The connector account that sends the result.")]
-    last_due_at: Annotated[Time | None, Field(description="The last time that was run or missed.")]
+    last_due_at: Annotated[Time | None, ReadFrom("dealt_with")]
+    """The last time that was run or missed."""
     turn_id: Annotated[str | None, Field(description="The turn of the last run.")]
     created_at: Time
-
-    @classmethod
-    def from_schedule(cls, schedule: Schedule) -> Self:
-        """Return the body of a stored schedule."""
-        return cls.from_object(
-            schedule,
-            rule=schedule.cron,
-            channel_id=schedule.channel,
-            user_id=schedule.user,
-            last_due_at=schedule.dealt_with,
-        )
 
 
 class SchedulesBody(Page[ScheduleBody]):

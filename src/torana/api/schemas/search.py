@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from torana.api.schemas.base import Page, Time, Wire
+from torana.api.schemas.base import Page, ReadFrom, Renamed, Time, Wire
 from torana.paging import MESSAGE_KEY, NEWEST_KEY, encode_cursor
 from torana.sessions.search import Found, MessageHit
 
@@ -18,15 +18,15 @@ class MatchBody(Wire):
     end: int
 
 
-class HitBody(Wire):
+class HitBody(Renamed):
     """A message that contains words of the query."""
 
     session_id: str
-    turn_id: str
-    message_id: str
-    role: Literal["user", "assistant"]
-    channel_id: str
-    user_id: str | None
+    turn_id: Annotated[str, ReadFrom("message.turn_id")]
+    message_id: Annotated[str, ReadFrom("message.id")]
+    role: Annotated[Literal["user", "assistant"], ReadFrom("message.role")]
+    channel_id: Annotated[str, ReadFrom("channel")]
+    user_id: Annotated[str | None, ReadFrom("message.user")]
     snippet: Annotated[str, Field(description="The part of the message with the first match.")]
     offset: Annotated[int, Field(description="The place of the snippet in the message, in code points.")]
     matches: Annotated[list[MatchBody], Field(description="The matches in the snippet, in order.")]
@@ -34,22 +34,16 @@ class HitBody(Wire):
     """The value of `after` for a list of the session's messages from this turn on."""
     page_before: str
     """The value of `after` for a list in the order `newest` from before this turn."""
-    created_at: Time
+    created_at: Annotated[Time, ReadFrom("message.at")]
 
     @classmethod
     def from_hit(cls, hit: MessageHit) -> Self:
         """Return the body of a hit."""
         return cls.from_object(
             hit,
-            turn_id=hit.message.turn_id,
-            message_id=hit.message.id,
-            role=hit.message.role,
-            channel_id=hit.channel,
-            user_id=hit.message.user,
             matches=[MatchBody(start=start, end=end) for start, end in hit.matches],
             page=encode_cursor((hit.seq - 1, ""), MESSAGE_KEY),
             page_before=encode_cursor((-hit.seq, "user"), NEWEST_KEY),
-            created_at=hit.message.at,
         )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool
 
-from torana.api.schemas.base import CLEAN, NotBlank, RequestBody, Wire
+from torana.api.schemas.base import CLEAN, NotBlank, ReadFrom, Renamed, RequestBody, Wire
 from torana.skills.installation.sources import ADDRESS_LIMIT
-from torana.skills.status import Look, SkillDetails, SkillStatus, StandingState
+from torana.skills.status import SkillDetails, StandingState
 
 
-class SkillStandingBody(Wire):
+class SkillStandingBody(Renamed):
     """A skill in any state."""
 
     slug: str
@@ -28,13 +28,9 @@ class SkillStandingBody(Wire):
     origin: Annotated[str | None, Field(description="The source that the skill was installed from.")]
     granted: Annotated[bool, Field(description="True if its scripts may run, with the resources they need.")]
     digest: str | None
-    newer_digest: Annotated[str | None, Field(description="The digest of a newer version in quarantine.")]
+    newer_digest: Annotated[str | None, ReadFrom("newer")]
+    """The digest of a newer version in quarantine."""
     warnings: Annotated[list[str], Field(description="Parts that are too long and not used in full.")]
-
-    @classmethod
-    def from_status(cls, status: SkillStatus, /, **fields: Any) -> Self:
-        """Return the body of a skill; ``fields`` are the other fields of a subclass."""
-        return cls.from_object(status, newer_digest=status.newer, **fields)
 
 
 class SkillStandingsBody(Wire):
@@ -64,31 +60,21 @@ class FindingBody(Wire):
     excerpt: str
 
 
-class SkillVersionBody(Wire):
+class SkillVersionBody(Renamed):
     """A version of a skill, to review before it is approved."""
 
-    digest: str
-    version: str | None
-    description: str
-    files: list[str]
-    bytes: int
-    needs: NeedsBody
-    findings: list[FindingBody]
-    more_findings: Annotated[int, Field(description="The number of findings that `findings` leaves out.")]
-    warnings: Annotated[list[str], Field(description="Parts that are too long and not used in full.")]
-    instructions: str
-
-    @classmethod
-    def from_look(cls, look: Look) -> Self:
-        """Return the body of a version."""
-        return cls.from_object(
-            look.skill,
-            files=look.report.files,
-            bytes=look.report.bytes,
-            needs=look.report.needs,
-            findings=look.report.findings,
-            more_findings=look.report.more,
-        )
+    digest: Annotated[str, ReadFrom("skill.digest")]
+    version: Annotated[str | None, ReadFrom("skill.version")]
+    description: Annotated[str, ReadFrom("skill.description")]
+    files: Annotated[list[str], ReadFrom("report.files")]
+    bytes: Annotated[int, ReadFrom("report.bytes")]
+    needs: Annotated[NeedsBody, ReadFrom("report.needs")]
+    findings: Annotated[list[FindingBody], ReadFrom("report.findings")]
+    more_findings: Annotated[int, ReadFrom("report.more")]
+    """The number of findings that `findings` leaves out."""
+    warnings: Annotated[list[str], ReadFrom("skill.warnings")]
+    """Parts that are too long and not used in full."""
+    instructions: Annotated[str, ReadFrom("skill.instructions")]
 
 
 class SkillDetailBody(SkillStandingBody):
@@ -101,11 +87,7 @@ class SkillDetailBody(SkillStandingBody):
     @classmethod
     def from_details(cls, details: SkillDetails) -> Self:
         """Return the body of a skill with its versions."""
-        return cls.from_status(
-            details.status,
-            current=details.current and SkillVersionBody.from_look(details.current),
-            newer=details.newer and SkillVersionBody.from_look(details.newer),
-        )
+        return cls.from_object(details.status, current=details.current, newer=details.newer)
 
 
 class RemovedSkillBody(Wire):

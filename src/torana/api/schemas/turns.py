@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, StrictBool, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, field_validator, model_validator
 
 from torana.agent.tool_errors import RESULT_LIMIT
 from torana.api.schemas.approvals import ApprovalBody
-from torana.api.schemas.base import CLEAN, Id, NotBlank, Page, RequestBody, Time, Wire
+from torana.api.schemas.base import (
+    CLEAN,
+    Id,
+    NotBlank,
+    Page,
+    ReadFrom,
+    Renamed,
+    RequestBody,
+    Time,
+    Wire,
+)
 from torana.api.schemas.contract import UsageBody
 from torana.errors import InvalidField
 from torana.messages import MICRO, Turn, TurnState
-from torana.sessions.listing import Session, SessionMessage
 from torana.sessions.titles import OWN_LIMIT, own_title
 from torana.store.rows.approvals import Approval
 from torana.store.rows.reports.timings import StepTime
@@ -28,18 +37,18 @@ class FailureBody(Wire):
     detail: str
 
 
-class TurnBody(Wire):
+class TurnBody(Renamed):
     """A turn: a message and its processing."""
 
     id: str
-    channel_id: str
-    user_id: str | None
+    channel_id: Annotated[str, ReadFrom("channel")]
+    user_id: Annotated[str | None, ReadFrom("user")]
     session_id: str
-    status: TurnState
+    status: Annotated[TurnState, ReadFrom("state")]
     reply: str | None
     model: str | None
     usage: UsageBody
-    error: FailureBody | None
+    error: Annotated[FailureBody | None, ReadFrom("failure")]
     approvals: list[ApprovalBody]
     """The open approvals of the turn. A turn with an open approval is `waiting`."""
     merged_into: str | None
@@ -50,48 +59,31 @@ class TurnBody(Wire):
     @classmethod
     def from_turn(cls, turn: Turn, approvals: Sequence[Approval] = ()) -> Self:
         """Return the body of a turn with its open approvals."""
-        return cls.from_object(
-            turn,
-            channel_id=turn.channel,
-            user_id=turn.user,
-            status=turn.state,
-            error=turn.failure,
-            approvals=approvals,
-        )
+        return cls.from_object(turn, approvals=approvals)
 
 
-class TurnItem(Wire):
+class TurnItem(Renamed):
     """A turn in a list."""
 
     id: str
     owner: Annotated[str, Field(description="`gateway`, or `user:` and the user whose token sent the message.")]
-    channel_id: str
-    user_id: str | None
+    channel_id: Annotated[str, ReadFrom("channel")]
+    user_id: Annotated[str | None, ReadFrom("user")]
     session_id: str
     account: str | None
     """The connector's account; null for a message over HTTP or of a schedule."""
     schedule_id: Annotated[str | None, Field(description="The schedule that created the turn.")]
-    status: TurnState
+    status: Annotated[TurnState, ReadFrom("state")]
     attempt: Annotated[int, Field(description="The number of the attempt; 0 until the first one begins.")]
-    excerpt: Annotated[str, Field(description=f"The first {EXCERPT} characters of the message.")]
+    excerpt: Annotated[
+        str, ReadFrom("content"), Field(description=f"The first {EXCERPT} characters of the message.")
+    ]
     model: str | None
     usage: UsageBody
-    error: FailureBody | None
+    error: Annotated[FailureBody | None, ReadFrom("failure")]
     merged_into: str | None
     created_at: Time
     ended_at: Time | None
-
-    @classmethod
-    def from_turn(cls, turn: Turn) -> Self:
-        """Return the item of a turn."""
-        return cls.from_object(
-            turn,
-            channel_id=turn.channel,
-            user_id=turn.user,
-            status=turn.state,
-            excerpt=turn.content,
-            error=turn.failure,
-        )
 
 
 class StepBody(Wire):
@@ -168,24 +160,19 @@ class TurnsBody(Page[TurnItem]):
     """A page of turns."""
 
 
-class SessionBody(Wire):
+class SessionBody(Renamed):
     """A session: a conversation in a channel."""
 
     id: str
     owner: str
     """`gateway`, or `user:` and the user whose token started the session."""
-    channel_id: str
+    channel_id: Annotated[str, ReadFrom("channel")]
     title: str | None
     """The title that was set, or the beginning of the first message, if it is known."""
-    archived: bool
+    archived: Annotated[bool, ReadFrom("archived_at"), BeforeValidator(bool)]
     turns: Annotated[int, Field(description="The number of accepted messages.")]
     created_at: Time
     updated_at: Time
-
-    @classmethod
-    def from_session(cls, session: Session) -> Self:
-        """Return the body of a session."""
-        return cls.from_object(session, channel_id=session.channel, archived=session.archived_at is not None)
 
 
 class SessionChange(RequestBody):
@@ -233,20 +220,15 @@ class SessionsBody(Page[SessionBody]):
     """A page of sessions."""
 
 
-class MessageItem(Wire):
+class MessageItem(Renamed):
     """The message or the reply of a turn."""
 
     id: str
     turn_id: str
     role: Literal["user", "assistant"]
     content: str
-    user_id: str | None
-    created_at: Time
-
-    @classmethod
-    def from_message(cls, message: SessionMessage) -> Self:
-        """Return the body of a message."""
-        return cls.from_object(message, user_id=message.user, created_at=message.at)
+    user_id: Annotated[str | None, ReadFrom("user")]
+    created_at: Annotated[Time, ReadFrom("at")]
 
 
 class MessagesBody(Page[MessageItem]):

@@ -28,7 +28,7 @@ def audit(
     from torana.store.rows import audit as rows
 
     found = options.read_store(partial(rows.list_entries, before=None, limit=limit))
-    document = {"items": [AuditEntryBody.from_entry(entry).model_dump(mode="json") for entry in found]}
+    document = {"items": [AuditEntryBody.model_validate(entry).model_dump(mode="json") for entry in found]}
     heads = ("at", "who", "from", "action", "target", "detail")
     empty = "There are no recorded actions yet."
     print_list(document, heads, map(_row, found), empty=empty, texts=("detail",), as_json=options.as_json)

@@ -43,7 +43,7 @@ def list_(
     from torana.store.rows import senders as rows
 
     senders = options.read_store(partial(rows.list_senders, state=None, limit=limit))
-    found = [SenderBody.from_record(sender) for sender in senders]
+    found = [SenderBody.model_validate(sender) for sender in senders]
     print_list(
         {"items": [sender.model_dump(mode="json") for sender in found]},
         ("sender", "name", "account", "state", "user", "asked"),
@@ -123,7 +123,7 @@ def _decide(
     if gateway is not None:
         return gateway.ask("POST", f"/v1/pairing/{word}", body=body, read=SenderBody.model_validate)
     paired = run_by_hand(settings, lambda database: by_hand(Pairing(database=database, clock=utc_now)))
-    return SenderBody.from_record(paired)
+    return SenderBody.model_validate(paired)
 
 
 def _row(sender: SenderBody) -> tuple[str, ...]:

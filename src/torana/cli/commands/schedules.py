@@ -138,7 +138,7 @@ def _ask(method: str, schedule_id: str, action: str, options: CommonOptions) -> 
 def _document(schedule: Schedule) -> Mapping[str, Any]:
     from torana.api.schemas.schedules import ScheduleBody
 
-    return ScheduleBody.from_schedule(schedule).model_dump(mode="json")
+    return ScheduleBody.model_validate(schedule).model_dump(mode="json")
 
 
 def _row(schedule: Schedule) -> tuple[str, ...]:

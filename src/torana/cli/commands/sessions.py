@@ -68,7 +68,7 @@ def show(
 
     session, messages = options.read_store(read)
     if options.as_json:
-        items = [MessageItem.from_message(message).model_dump(mode="json") for message in messages]
+        items = [MessageItem.model_validate(message).model_dump(mode="json") for message in messages]
         typer.echo(json.dumps(_record(session) | {"messages": items}, indent=2))
         return
     print_fields(_record(session))

@@ -17,7 +17,7 @@ from torana.cli.flags import CommonOptions
 from torana.cli.remote import act_by_hand, run_by_hand, running_gateway
 from torana.cli.tables import print_list
 from torana.cli.terminal import on_one_line, print_result
-from torana.messages import DEFAULT_SCOPES, SCOPES, Scope, utc_now
+from torana.messages import DEFAULT_SCOPES, SCOPES, Scope
 
 if TYPE_CHECKING:
     from torana.api.schemas.people import IssuedTokenBody, TokenBody
@@ -104,9 +104,8 @@ def list_(
     from torana.api.schemas.people import TokenBody
     from torana.store.rows import tokens as rows
 
-    now = utc_now()
     tokens = options.read_store(partial(rows.list_tokens, before=None, limit=limit))
-    found = [TokenBody.from_token(token, now) for token in tokens]
+    found = [TokenBody.from_token(token) for token in tokens]
     print_list(
         {"items": [token.model_dump(mode="json") for token in found]},
         ("token", "user", "scopes", "status", "expires", "last used", "label"),
@@ -160,7 +159,7 @@ def revoke(
         token = run_by_hand(
             settings, lambda database: Tokens(database=database).revoke(token_id, act=act_by_hand())
         )
-        revoked = TokenBody.from_token(token, utc_now())
+        revoked = TokenBody.from_token(token)
     print_result(f"{revoked.id} is {revoked.status}", revoked.model_dump(mode="json"), as_json=options.as_json)
 
 
@@ -179,7 +178,7 @@ def _issue(
     if gateway := running_gateway(settings):
         return gateway.ask("POST", path, body=body, read=IssuedTokenBody.model_validate)
     issued = run_by_hand(settings, lambda database: by_hand(Tokens(database=database)), making=making)
-    return IssuedTokenBody.from_token(issued.token, utc_now(), token=issued.secret)
+    return IssuedTokenBody.from_token(issued.token, token=issued.secret)
 
 
 def _tell_secret(made: IssuedTokenBody, *, as_json: bool) -> None:

@@ -27,6 +27,11 @@ class Asker:
     place: str
     name: str
 
+    @property
+    def key(self) -> str:
+        """The sender's id with the connector's kind, such as `telegram:12345`."""
+        return f"{self.kind}:{self.sender}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderRecord:
@@ -95,7 +100,7 @@ def decide(
         values["user"] = user
     if connection.execute(_DECIDE, _key(asker) | values).rowcount == 0:
         connection.execute(sa.insert(senders), asdict(asker) | {"codes": 0, "asked_at": act.at} | values)
-    record(connection, act, f"sender.{state}", f"{asker.kind}:{asker.sender}", user=user)
+    record(connection, act, f"sender.{state}", asker.key, user=user)
     found = get(connection, asker.kind, asker.sender)
     assert found is not None  # noqa: S101 - it was written just now
     return found

@@ -39,7 +39,7 @@ def list_(options: CommonOptions) -> None:
             {"slug": item.slug, "source": item.source, "path": str(item.path), "fault": item.fault}
             for item in catalogue.broken
         ]
-        inactive = [SkillStandingBody.from_status(one).model_dump(mode="json") for one in waiting]
+        inactive = [SkillStandingBody.model_validate(one).model_dump(mode="json") for one in waiting]
         typer.echo(json.dumps({"items": records, "inactive": inactive, "broken": broken}, indent=2))
         return
     _print_table(here.skills, catalogue)
@@ -133,6 +133,7 @@ def _print(shown: SkillDetails, look: Look) -> None:
         "",
         *(f"{name:8} {detail or '-'}" for name, detail in details.items()),
         "",
-        *(() if skill.source == "core" else (*list(report_lines(SkillVersionBody.from_look(look)))[2:], "")),
     ]
+    if skill.source != "core":
+        lines += [*report_lines(SkillVersionBody.model_validate(look)), ""][2:]
     typer.echo("\n".join([*map(on_one_line, lines), printable(skill.instructions.strip())]))
