@@ -14,7 +14,7 @@ from torana.messages import ID_LIMIT
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import schedules, senders
 from torana.store.rows.audit import Act
-from torana.store.rows.senders import Asker, SenderRecord, SenderState
+from torana.store.rows.senders import Asker, SenderRecord
 from torana.tools.validation_messages import suggest_name
 
 #: The validity of a code. A code that is valid for longer was created when the clock was wrong, and counts as
@@ -64,7 +64,10 @@ class Pairing:
         ``kinds`` are the kinds of connectors in the settings. Raises ``NotFound`` for a wrong or expired code,
         and for an unknown sender of another kind.
         """
-        return await self._decide(who, "approved", user, kinds, act)
+        if user is not None and not 0 < len(user) <= ID_LIMIT:
+            raise BadRequest(f"`user` must have 1 to {ID_LIMIT} characters.")
+        work = partial(_decide, who=who, state="approved", user=user, kinds=kinds, act=act)
+        return await self._database.run(work)
 
     async def deny(self, who: str, *, kinds: Collection[str], act: Act) -> SenderRecord:
         """Deny a sender, or revoke an approval. The sender gets no further reply. Raises the errors of
@@ -72,26 +75,12 @@ class Pairing:
 
         Schedules of the sender's user that answer in chats are paused: they would go on talking to the sender.
         """
-        return await self._decide(who, "denied", None, kinds, act)
-
-    async def list_senders(
-        self, *, state: SenderState | None = None, limit: int = 200
-    ) -> Sequence[SenderRecord]:
-        """Return the senders, the newest first."""
-        return await self._database.run(partial(senders.list_senders, state=state, limit=limit))
-
-    async def _decide(
-        self,
-        who: str,
-        state: Literal["approved", "denied"],
-        user: str | None,
-        kinds: Collection[str],
-        act: Act,
-    ) -> SenderRecord:
-        if user is not None and not 0 < len(user) <= ID_LIMIT:
-            raise BadRequest(f"`user` must have 1 to {ID_LIMIT} characters.")
-        work = partial(_decide, who=who, state=state, user=user, kinds=kinds, act=act)
+        work = partial(_decide, who=who, state="denied", user=None, kinds=kinds, act=act)
         return await self._database.run(work)
+
+    async def list_senders(self) -> Sequence[SenderRecord]:
+        """Return the senders, the newest first, at most 200."""
+        return await self._database.run(partial(senders.list_senders, limit=200))
 
 
 def _record_request(connection: Connection, asker: Asker, code: bytes, at: datetime) -> bool:

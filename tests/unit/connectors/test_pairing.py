@@ -49,7 +49,8 @@ async def test_unknown_sender_gets_code_and_talks_after_approval(open_gateway: O
     await chat.say("hello", sender="eve")
     code = code_in((await chat.shown(1, to="eve"))[0].text)
     await chat.until_taken(await chat.say("hello?", sender="eve"))  # not answered again
-    (waiting,) = await gateway.pairing.list_senders(state="pending")
+    (waiting,) = await gateway.pairing.list_senders()
+    assert waiting.state == "pending"
     assert (waiting.asker.sender, waiting.asker.name, waiting.asker.account) == ("eve", "Eve", "home")
 
     approved = await gateway.pairing.approve(code.lower(), kinds=KINDS, act=act)

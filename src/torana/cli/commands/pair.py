@@ -42,7 +42,7 @@ def list_(
     from torana.api.schemas.connections import SenderBody
     from torana.store.rows import senders as rows
 
-    senders = options.read_store(partial(rows.list_senders, state=None, limit=limit))
+    senders = options.read_store(partial(rows.list_senders, limit=limit))
     found = [SenderBody.model_validate(sender) for sender in senders]
     print_list(
         {"items": [sender.model_dump(mode="json") for sender in found]},

@@ -22,7 +22,7 @@ from torana.store.engine.postgres.connection import LOCKED, PostgresUrl
 from torana.store.engine.postgres.reading import read_database, read_tables
 from torana.store.engine.postgres.writer import UnknownCommit, Writer
 from torana.store.engine.snapshot import Progress
-from torana.store.engine.sqlite import sqlite_engine
+from torana.store.engine.sqlite import only_transaction, sqlite_engine
 from torana.store.engine.table_copy import copy_tables, delete_tables, has_rows, lock_tables
 
 #: Errors of values that do not fit: data exceptions, violated constraints and mismatched types.
@@ -148,15 +148,11 @@ def _write_file(source: Connection, file: Path, progress: Progress) -> None:
 
 def _insert_rows(connection: Connection, file: Path, progress: Progress) -> None:
     """Replace all rows by those of a SQLite file, which is upgraded first."""
-    engine = sqlite_engine(file, create=False)
-    try:
-        with engine.begin() as source:
-            if revision(source, file) != HEAD:
-                run_migrations(source, "head")
-            delete_tables(connection)
-            copy_tables(source, connection, progress)
-    finally:
-        engine.dispose()
+    with only_transaction(sqlite_engine(file, create=False)) as source:
+        if revision(source, file) != HEAD:
+            run_migrations(source, "head")
+        delete_tables(connection)
+        copy_tables(source, connection, progress)
 
 
 def _commit(writer: Writer, connection: Connection) -> bool:

@@ -21,7 +21,7 @@ from torana.store.engine.places import DATABASE_NAME
 from torana.store.engine.postgres import schema
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
-from torana.store.engine.sqlite import SqliteDatabase, sqlite_engine
+from torana.store.engine.sqlite import SqliteDatabase, only_transaction, sqlite_engine
 from torana.store.engine.table_copy import delete_tables, has_rows
 from torana.store.engine.tables import Text
 
@@ -66,16 +66,13 @@ class SqliteCopyTarget(CopyTarget):
         if restart:
             delete_draft(self._draft)
         self._draft.touch(mode=0o600)
-        engine = sqlite_engine(self._draft)
         try:
-            with engine.begin() as connection:
+            with only_transaction(sqlite_engine(self._draft)) as connection:
                 self._prepare(connection, source)
         except DatabaseError as error:
             raise DataDirUnusable(
                 f"{self._draft}: {error.orig}; {_restart('the copy is unfinished')}"
             ) from error
-        finally:
-            engine.dispose()
         return SqliteDatabase(path=self._draft)
 
     def put_in_place(self) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from torana.errors import DataDirUnusable
 from torana.store.engine.database_file import database_exists
 from torana.store.engine.migrate import revision, schema_differences
-from torana.store.engine.sqlite import sqlite_engine
+from torana.store.engine.sqlite import only_transaction, sqlite_engine
 
 #: Maximum number of objects in a message.
 _NAMED = 5
@@ -88,12 +88,10 @@ def _defensive_engine(path: Path) -> Engine:
 @contextmanager
 def _connected(engine: Engine, path: Path) -> Generator[Connection]:
     try:
-        with engine.begin() as connection:
+        with only_transaction(engine) as connection:
             yield connection
     except DBAPIError as error:
         raise _damaged_error(path, str(error.orig)) from error
-    finally:
-        engine.dispose()
 
 
 def _damaged_error(path: Path, verdict: str) -> DataDirUnusable:

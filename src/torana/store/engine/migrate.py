@@ -19,7 +19,7 @@ from torana.errors import DatabaseTooNew, DataDirUnusable
 from torana.store.engine.database_file import database_exists, sync_directory
 from torana.store.engine.schema import Definition, Key, differences, read_schema, same
 from torana.store.engine.snapshot import copy_database
-from torana.store.engine.sqlite import sqlite_engine
+from torana.store.engine.sqlite import only_transaction, sqlite_engine
 from torana.store.engine.tables import metadata
 
 #: The newest revision in ``migrations/versions`` (a test compares them).
@@ -102,13 +102,9 @@ def schema_differences(connection: Connection, path: Path) -> list[str]:
 @cache
 def _schema_of(revision: str) -> Mapping[Key, Definition]:
     """Return the schema that the migrations build up to a revision."""
-    engine = sa.create_engine("sqlite://")
-    try:
-        with engine.begin() as connection:
-            run_migrations(connection, revision)
-            return read_schema(connection)
-    finally:
-        engine.dispose()
+    with only_transaction(sa.create_engine("sqlite://")) as connection:
+        run_migrations(connection, revision)
+        return read_schema(connection)
 
 
 def revisions(migrations: Path) -> set[str]:
@@ -135,12 +131,8 @@ def _create(path: Path) -> None:
     draft = path.with_name(f"{path.name}.new")
     delete_draft(draft)
     draft.touch(mode=0o600)
-    engine = sqlite_engine(draft)
-    try:
-        with engine.begin() as connection:
-            create_tables(connection)
-    finally:
-        engine.dispose()
+    with only_transaction(sqlite_engine(draft)) as connection:
+        create_tables(connection)
     put_in_place(draft, path)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from torana.errors import DataDirUnusable
 from torana.store.engine.database_file import database_exists
-from torana.store.engine.sqlite import sqlite_engine
+from torana.store.engine.sqlite import only_transaction, sqlite_engine
 
 T = TypeVar("T")
 
@@ -28,11 +28,8 @@ def check_exists(path: Path) -> None:
 def read_database(path: Path, work: Callable[[Connection], T]) -> T:
     """Return the result of ``work``. Raises ``DataDirUnusable`` for a file that is missing or unreadable."""
     check_exists(path)
-    engine = sqlite_engine(path, read_only=True)
     try:
-        with engine.begin() as connection:
+        with only_transaction(sqlite_engine(path, read_only=True)) as connection:
             return work(connection)
     except DBAPIError as error:
         raise DataDirUnusable(f"{path} cannot be read: {error.orig}; run `torana doctor`") from error
-    finally:
-        engine.dispose()

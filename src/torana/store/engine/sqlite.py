@@ -40,6 +40,16 @@ _UNWRITABLE = frozenset(
 )
 
 
+@contextmanager
+def only_transaction(engine: Engine) -> Generator[Connection]:
+    """Execute the block as the only transaction of an engine, and close the engine."""
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
 def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -> Engine:
     """Return an engine for a database file.
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.engine import Dialect
 
 from torana.messages import EVERYONE
-from torana.store.engine.text_index import table_ddl
+from torana.store.engine.text_index import create_index
+
+Query: TypeAlias = sa.Select[*tuple[Any, ...]]
 
 metadata = sa.MetaData(
     naming_convention={
@@ -38,26 +41,27 @@ class UtcTime(sa.types.TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Return the time in UTC."""
-        if value is None:
-            return None
-        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-
-
-def _create_index(after: sa.Table, name: str, *columns: str) -> None:
-    """Create a text index after its table."""
-    statements = table_ddl(name, *columns)
-    for dialect, statement in statements.items():
-        event.listen(after, "after_create", sa.DDL(statement).execute_if(dialect=dialect))
-    for index in (
-        f"CREATE INDEX ix_{name}_lexemes ON {name} USING gin (lexemes)",
-        f"CREATE INDEX ix_{name}_columns ON {name} ({', '.join(columns)})",
-    ):
-        event.listen(after, "after_create", sa.DDL(index).execute_if(dialect="postgresql"))
+        return value and (value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC))
 
 
 def owned_by(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
     """Return the condition for an owner's rows, or for all rows if the owner is ``EVERYONE``."""
     return sa.true() if owner == EVERYONE else table.c.owner == owner
+
+
+def equal_to(wanted: Mapping[sa.Column[Any], object]) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that the columns have these values; None matches every value."""
+    return [column == value for column, value in wanted.items() if value is not None]
+
+
+def newest_first(
+    query: Query, time: sa.Column[Any], *, before: tuple[datetime, str] | None, limit: int | None
+) -> Query:
+    """Return the query for the newest rows by a time and their id, older than ``before``."""
+    row_id = time.table.c.id
+    if before is not None:
+        query = query.where(sa.tuple_(time, row_id) < before)
+    return query.order_by(time.desc(), row_id.desc()).limit(limit)
 
 
 #: Unique by owner and channel. ``next_seq`` numbers the turns in the order of acceptance. ``speaker`` is the
@@ -169,7 +173,7 @@ message_words = sa.table(
     "message_words", sa.column("rowid"), sa.column("owner"), sa.column("session"), sa.column("words")
 )
 
-_create_index(turns, "message_words", "owner", "session")
+create_index(turns, "message_words", "owner", "session")
 
 #: The times of a turn's queueing, model requests and tool calls.
 timings = sa.Table(
@@ -356,7 +360,7 @@ memory_words = sa.table(
     "memory_words", sa.column("rowid"), sa.column("owner"), sa.column("memory"), sa.column("words")
 )
 
-_create_index(memories, "memory_words", "owner", "memory")
+create_index(memories, "memory_words", "owner", "memory")
 
 #: Created tokens; ``digest`` is that of the secret. ``replaces`` is the old token of a rotation. ``issued_by``
 #: is the token that created the sign-in code for this token; this token ends when that one ends.
@@ -453,8 +457,6 @@ tombstones = sa.Table(
     sa.Column("at", UtcTime, nullable=False),
 )
 
-_open = sa.text("state = 'open'")
-
 #: Tool calls with their approval. ``arguments`` are the model's, ``edited`` the approver's; both are JSON.
 approvals = sa.Table(
     "approvals",
@@ -486,7 +488,7 @@ approvals = sa.Table(
     # Changed arguments that the replica which runs the turn checks for another one, and its answer (JSON).
     sa.Column("proposed", sa.LargeBinary),
     sa.Column("checked", sa.LargeBinary),
-    sa.Index("ix_approvals_open", "expires_at", sqlite_where=_open),
+    sa.Index("ix_approvals_open", "expires_at", sqlite_where=sa.text("state = 'open'")),
     sa.Index("ix_approvals_decided_in", "decided_in", sqlite_where=sa.text("decided_in IS NOT NULL")),
     sa.Index("uq_approvals_id", "id", unique=True),
 )
@@ -563,8 +565,6 @@ mcp_pins = sa.Table(
     sa.Column("version", Integer, nullable=False),
 )
 
-_scheduled = sa.text("state = 'active'")
-
 #: Scheduled messages and tasks. ``due_at`` is the next due time or NULL. ``try_at`` is the time of the next
 #: try: it is later than ``due_at`` after a refusal. ``dealt_with`` is the last due time that was run or missed,
 #: and ``dealt_at`` is the time when that happened. ``turn_id`` is the last turn. ``made_by`` is a digest of the
@@ -595,5 +595,5 @@ schedules = sa.Table(
     sa.Column("turn_id", Text),
     sa.Column("made_by", sa.LargeBinary, unique=True),
     sa.Column("created_at", UtcTime, nullable=False),
-    sa.Index("ix_schedules_try", "try_at", sqlite_where=_scheduled),
+    sa.Index("ix_schedules_try", "try_at", sqlite_where=sa.text("state = 'active'")),
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -17,19 +18,28 @@ from sqlalchemy.sql.functions import FunctionElement
 from torana.store.engine.fts import TOKENIZER, begins_words, quote_term
 
 
-def table_ddl(name: str, *columns: str) -> Mapping[str, str]:
-    """Return the statements that create a text index with these columns and ``words``, by dialect.
+def create_index(after: sa.Table, name: str, *columns: str) -> None:
+    """Create a text index with these columns and ``words`` after its table.
 
     The index does not rank, so it stores no positions and no lengths.
     """
     named = ", ".join(columns)
     typed = ", ".join(f'{column} TEXT COLLATE "C" NOT NULL' for column in columns)
-    return {
-        "sqlite": f"CREATE VIRTUAL TABLE {name} USING fts5"
-        f'({named}, words, detail=column, columnsize=0, tokenize = "{TOKENIZER}")',
-        "postgresql": f"CREATE TABLE {name} (rowid BIGSERIAL PRIMARY KEY, {typed}, words TEXT NOT NULL, "
-        "lexemes TSVECTOR GENERATED ALWAYS AS (array_to_tsvector(string_to_array(words, ' '))) STORED)",
-    }
+    virtual = (
+        f"CREATE VIRTUAL TABLE {name} USING fts5"
+        f'({named}, words, detail=column, columnsize=0, tokenize = "{TOKENIZER}")'
+    )
+    table = (
+        f"CREATE TABLE {name} (rowid BIGSERIAL PRIMARY KEY, {typed}, words TEXT NOT NULL, "
+        "lexemes TSVECTOR GENERATED ALWAYS AS (array_to_tsvector(string_to_array(words, ' '))) STORED)"
+    )
+    for dialect, statement in (
+        ("sqlite", virtual),
+        ("postgresql", table),
+        ("postgresql", f"CREATE INDEX ix_{name}_lexemes ON {name} USING gin (lexemes)"),
+        ("postgresql", f"CREATE INDEX ix_{name}_columns ON {name} ({named})"),
+    ):
+        event.listen(after, "after_create", sa.DDL(statement).execute_if(dialect=dialect))
 
 
 def matches(

@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import Inbound
 from torana.paging import read_until_full
-from torana.store.engine.tables import approvals, deliveries, owned_by, sessions, turns
+from torana.store.engine.tables import approvals, deliveries, newest_first, owned_by, sessions, turns
 from torana.store.rows.approval_questions import arguments_text, before_question, call_digest, question_text
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
@@ -380,12 +380,8 @@ def list_open(
     The result has fewer than ``limit`` approvals if their arguments are long.
     """
     query = _open_at(now).where(owned_by(approvals, owner))
-    if before is not None:
-        at, approval_id = before
-        same_time = (approvals.c.created_at == at) & (approvals.c.id < approval_id)
-        query = query.where((approvals.c.created_at < at) | same_time)
-    newest_first = query.order_by(approvals.c.created_at.desc(), approvals.c.id.desc()).limit(limit)
-    found = map(_approval, connection.execute(newest_first).mappings())
+    page = newest_first(query, approvals.c.created_at, before=before, limit=limit)
+    found = map(_approval, connection.execute(page).mappings())
     return list(read_until_full(found, size_of))
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import GATEWAY_OWNER, new_id
 from torana.store.engine.dialects import unread
-from torana.store.engine.tables import audit
+from torana.store.engine.tables import audit, newest_first
 
 T = TypeVar("T")
 
@@ -78,12 +78,8 @@ def list_entries(
     connection: Connection, *, before: tuple[datetime, str] | None, limit: int
 ) -> list[AuditEntry]:
     """Return the entries older than ``before`` (a time and an id), newest first."""
-    query = sa.select(audit)
-    if before is not None:
-        at, entry_id = before
-        query = query.where((audit.c.at < at) | ((audit.c.at == at) & (audit.c.id < entry_id)))
-    newest_first = query.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(limit)
-    return [_entry(row) for row in connection.execute(newest_first).mappings()]
+    page = newest_first(sa.select(audit), audit.c.at, before=before, limit=limit)
+    return [_entry(row) for row in connection.execute(page).mappings()]
 
 
 def _entry(row: RowMapping) -> AuditEntry:

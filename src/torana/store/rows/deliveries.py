@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import GATEWAY_OWNER, DeliveryState, Turn, new_id
 from torana.store.engine.dialects import unread
-from torana.store.engine.tables import deliveries, owned_by, subscriptions, undelivered, unsent
+from torana.store.engine.tables import deliveries, equal_to, owned_by, subscriptions, undelivered, unsent
 from torana.store.rows import approvals
 
 #: The states in which a delivery waits for the operator, who may retry it.
@@ -305,11 +305,8 @@ def list_deliveries(
     limit: int,
 ) -> list[Delivery]:
     """Return the owner's deliveries, newest first, optionally of one state or account."""
-    query = sa.select(deliveries).where(owned_by(deliveries, owner))
-    if state is not None:
-        query = query.where(deliveries.c.state == state)
-    if account is not None:
-        query = query.where(deliveries.c.account == account)
+    wanted = equal_to({deliveries.c.state: state, deliveries.c.account: account})
+    query = sa.select(deliveries).where(owned_by(deliveries, owner), *wanted)
     if before is not None:
         query = query.where(deliveries.c.number < before)
     rows = connection.execute(query.order_by(deliveries.c.number.desc()).limit(limit))

@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from torana.store.engine.tables import memories
+from torana.store.engine.tables import equal_to, memories, newest_first
 from torana.store.rows.reports import memory_index
 
 #: Maximum superseded rows of a live memory; the oldest are deleted.
@@ -115,16 +115,10 @@ def list_memories(
     limit: int | None,
 ) -> list[Remembered]:
     """Return the owner's live memories older than ``before`` (a time and an id), newest first."""
-    query = sa.select(*_COLUMNS).where(memories.c.owner == owner, _stands)
-    if subject is not None:
-        query = query.where(memories.c.subject == subject)
-    if before is not None:
-        at, memory_id = before
-        query = query.where(
-            (memories.c.created_at < at) | ((memories.c.created_at == at) & (memories.c.id < memory_id))
-        )
-    newest_first = query.order_by(memories.c.created_at.desc(), memories.c.id.desc()).limit(limit)
-    return [Remembered(**row) for row in connection.execute(newest_first).mappings()]
+    of_subject = equal_to({memories.c.subject: subject})
+    query = sa.select(*_COLUMNS).where(memories.c.owner == owner, _stands, *of_subject)
+    page = newest_first(query, memories.c.created_at, before=before, limit=limit)
+    return [Remembered(**row) for row in connection.execute(page).mappings()]
 
 
 def get(connection: Connection, owner: str, memory_id: str) -> Remembered | None:
@@ -174,8 +168,8 @@ def without_vector(connection: Connection, owner: str, *, by: str, limit: int) -
     query = sa.select(*_COLUMNS).where(
         memories.c.owner == owner, _stands, memories.c.embedded_by.is_distinct_from(by)
     )
-    newest_first = query.order_by(memories.c.created_at.desc(), memories.c.id.desc()).limit(limit)
-    return [Remembered(**row) for row in connection.execute(newest_first).mappings()]
+    newest = newest_first(query, memories.c.created_at, before=None, limit=limit)
+    return [Remembered(**row) for row in connection.execute(newest).mappings()]
 
 
 def embed(connection: Connection, owner: str, vectors: Mapping[str, bytes], *, by: str) -> None:

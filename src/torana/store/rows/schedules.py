@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult, RowMapping
 
 from torana.messages import SCHEDULE_PRINCIPAL, MissedPolicy, ScheduleState, TurnState, owner_of
-from torana.store.engine.tables import active, owned_by, schedules, turns, unfinished
+from torana.store.engine.tables import active, equal_to, newest_first, owned_by, schedules, turns, unfinished
 from torana.store.rows import usage
 from torana.store.rows.usage import Amount
 
@@ -126,17 +126,10 @@ def list_schedules(
     limit: int,
 ) -> list[Schedule]:
     """Return the owner's schedules, newest first, optionally of one state or user."""
-    query = sa.select(schedules).where(owned_by(schedules, owner))
-    if state is not None:
-        query = query.where(schedules.c.state == state)
-    if user is not None:
-        query = query.where(schedules.c.user == user)
-    if before is not None:
-        at, schedule_id = before
-        earlier = schedules.c.created_at < at
-        query = query.where(earlier | ((schedules.c.created_at == at) & (schedules.c.id < schedule_id)))
-    newest_first = query.order_by(schedules.c.created_at.desc(), schedules.c.id.desc()).limit(limit)
-    return [_schedule(row) for row in connection.execute(newest_first).mappings()]
+    wanted = equal_to({schedules.c.state: state, schedules.c.user: user})
+    query = sa.select(schedules).where(owned_by(schedules, owner), *wanted)
+    page = newest_first(query, schedules.c.created_at, before=before, limit=limit)
+    return [_schedule(row) for row in connection.execute(page).mappings()]
 
 
 def of_speaker(connection: Connection, owner: str, user: str | None, channel: str | None) -> list[Schedule]:
@@ -145,9 +138,8 @@ def of_speaker(connection: Connection, owner: str, user: str | None, channel: st
     If ``user`` is None, returns the schedules without a user.
     """
     own = schedules.c.user.is_(None) if user is None else schedules.c.user == user
-    query = sa.select(schedules).where(schedules.c.owner == owner, own, schedules.c.state != "ended")
-    if channel is not None:
-        query = query.where(schedules.c.channel == channel)
+    wanted = (own, schedules.c.state != "ended", *equal_to({schedules.c.channel: channel}))
+    query = sa.select(schedules).where(schedules.c.owner == owner, *wanted)
     rows = connection.execute(query.order_by(schedules.c.due_at, schedules.c.created_at))
     return [_schedule(row) for row in rows.mappings()]
 

@@ -106,12 +106,11 @@ def decide(
     return found
 
 
-def list_senders(connection: Connection, *, state: SenderState | None, limit: int) -> list[SenderRecord]:
-    """Return the senders, newest first, optionally of one state."""
-    query = sa.select(senders)
-    if state is not None:
-        query = query.where(senders.c.state == state)
-    rows = connection.execute(query.order_by(senders.c.asked_at.desc(), senders.c.sender).limit(limit))
+def list_senders(connection: Connection, *, limit: int) -> list[SenderRecord]:
+    """Return the senders, newest first."""
+    rows = connection.execute(
+        sa.select(senders).order_by(senders.c.asked_at.desc(), senders.c.sender).limit(limit)
+    )
     return [_to_record(row) for row in rows.mappings()]
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.paging import read_until_full
-from torana.store.engine.tables import history, owned_by, sessions, turns
+from torana.store.engine.tables import equal_to, history, newest_first, owned_by, sessions, turns
 
 
 def list_sessions(
@@ -26,22 +26,15 @@ def list_sessions(
 
     ``archived`` None selects archived and other sessions.
     """
-    query = sa.select(sessions).where(owned_by(sessions, owner))
-    if channel is not None:
-        query = query.where(sessions.c.channel == channel)
+    query = sa.select(sessions).where(owned_by(sessions, owner), *equal_to({sessions.c.channel: channel}))
     if user is not None:
         spoke = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.user == user)
         query = query.where(spoke)
     if archived is not None:
         is_archived = sessions.c.archived_at.is_not(None)
         query = query.where(is_archived if archived else ~is_archived)
-    if before is not None:
-        at, session_id = before
-        query = query.where(
-            (sessions.c.updated_at < at) | ((sessions.c.updated_at == at) & (sessions.c.id < session_id))
-        )
-    newest_first = query.order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
-    return list(connection.execute(newest_first).mappings())
+    page = newest_first(query, sessions.c.updated_at, before=before, limit=limit)
+    return list(connection.execute(page).mappings())
 
 
 def get(connection: Connection, owner: str, session_id: str) -> RowMapping | None:

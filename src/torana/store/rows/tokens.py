@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import TokenEnded
 from torana.messages import GATEWAY_OWNER, Scope, owner_of
-from torana.store.engine.tables import sign_in_codes, tokens
+from torana.store.engine.tables import newest_first, sign_in_codes, tokens
 from torana.store.rows.audit import Act, record
 
 TokenStatus = Literal["active", "expired", "revoked"]
@@ -150,14 +150,8 @@ def root(connection: Connection, token_id: str) -> str:
 
 def list_tokens(connection: Connection, *, before: tuple[datetime, str] | None, limit: int) -> list[Token]:
     """Return the tokens older than ``before`` (a time and an id), including ended ones, newest first."""
-    query = sa.select(tokens)
-    if before is not None:
-        at, token_id = before
-        query = query.where(
-            (tokens.c.created_at < at) | ((tokens.c.created_at == at) & (tokens.c.id < token_id))
-        )
-    newest_first = query.order_by(tokens.c.created_at.desc(), tokens.c.id.desc()).limit(limit)
-    return [_token(row) for row in connection.execute(newest_first).mappings()]
+    page = newest_first(sa.select(tokens), tokens.c.created_at, before=before, limit=limit)
+    return [_token(row) for row in connection.execute(page).mappings()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

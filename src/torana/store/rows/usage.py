@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import MICRO, InputParts, Turn, Usage
 from torana.store.engine.dialects import FloatSum, Larger, insert, unread
-from torana.store.engine.tables import turns, unfinished, usage
+from torana.store.engine.tables import equal_to, turns, unfinished, usage
 from torana.store.rows.reports import spending
 
 #: The account of the whole gateway.
@@ -201,11 +201,8 @@ def spent_of(amount: Amount) -> spending.SpentAmount:
 
 def count_unanswered(connection: Connection, *, user: str | None = None, token: str | None = None) -> int:
     """Return the number of unfinished turns of a user, of a token, or of all."""
-    query = sa.select(sa.func.count()).select_from(turns).where(unfinished)
-    if user is not None:
-        query = query.where(turns.c.user == user)
-    if token is not None:
-        query = query.where(turns.c.token == token)
+    wanted = equal_to({turns.c.user: user, turns.c.token: token})
+    query = sa.select(sa.func.count()).select_from(turns).where(unfinished, *wanted)
     return connection.execute(query).scalar_one()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -82,10 +81,9 @@ class PostgresDatabase(Database):
         purpose: str = "gateway",
         replicated: bool = False,
         prepare: Prepare = prepare,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the right to write, and create or upgrade the tables by ``prepare``. See ``Writer``."""
-        super().__init__(monotonic=monotonic)
+        super().__init__()
         self._writer = Writer(url, purpose=purpose, replicated=replicated, prepare=prepare)
         if replicated:
             self.replica = self._writer.replica

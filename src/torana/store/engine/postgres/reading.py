@@ -12,6 +12,7 @@ from torana.errors import DatabaseUnusable
 from torana.store.engine.migrate import HEAD
 from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.schema import check_cluster, revision
+from torana.store.engine.sqlite import only_transaction
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,14 +47,11 @@ def check_tables(url: PostgresUrl) -> bool:
 
 def read_database(url: PostgresUrl, work: Callable[[Connection], T]) -> T:
     """Return the result of ``work`` for a database that may have no tables. Raises ``DatabaseUnusable``."""
-    engine = url.engine(lambda: _connect(url))
     try:
-        with engine.begin() as connection:
+        with only_transaction(url.engine(lambda: _connect(url))) as connection:
             return work(connection)
     except DBAPIError as error:
         raise url.unusable(error.orig) from error
-    finally:
-        engine.dispose()
 
 
 def _connect(url: PostgresUrl) -> psycopg.Connection:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.messages import Turn, TurnState
-from torana.store.engine.tables import owned_by, turns
+from torana.store.engine.tables import equal_to, newest_first, owned_by, turns
 from torana.store.rows.turns import turn_of
 
 
@@ -43,10 +43,8 @@ def newest(
     """
     columns = list(turns.c) if excerpt is None else _short_columns(excerpt)
     query = sa.select(*columns).where(owned_by(turns, owner), *_conditions(which))
-    if before is not None:
-        query = query.where(sa.tuple_(turns.c.created_at, turns.c.id) < before)
-    newest_first = query.order_by(turns.c.created_at.desc(), turns.c.id.desc()).limit(limit)
-    return [turn_of(row) for row in connection.execute(newest_first).mappings()]
+    page = newest_first(query, turns.c.created_at, before=before, limit=limit)
+    return [turn_of(row) for row in connection.execute(page).mappings()]
 
 
 def _short_columns(excerpt: int) -> list[sa.ColumnElement[Any]]:
@@ -55,14 +53,15 @@ def _short_columns(excerpt: int) -> list[sa.ColumnElement[Any]]:
 
 
 def _conditions(which: TurnFilter) -> list[sa.ColumnElement[bool]]:
-    equal = {
-        turns.c.state: which.state,
-        turns.c.session_id: which.session_id,
-        turns.c.channel: which.channel,
-        turns.c.user: which.user,
-        turns.c.account: which.account,
-    }
-    conditions = [column == value for column, value in equal.items() if value is not None]
+    conditions = equal_to(
+        {
+            turns.c.state: which.state,
+            turns.c.session_id: which.session_id,
+            turns.c.channel: which.channel,
+            turns.c.user: which.user,
+            turns.c.account: which.account,
+        }
+    )
     if which.since is not None:
         conditions.append(turns.c.created_at >= which.since)
     if which.until is not None:
