@@ -19,7 +19,7 @@ from torana.store.engine.database import Database
 from torana.store.redis.server import RedisServer
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
-from torana.turns.events.memory import MemoryEventLog
+from torana.turns.events.memory import EventLog
 from torana.turns.events.sharing import RedisEventSharing
 from torana.turns.runner import RunsTurns
 
@@ -43,7 +43,7 @@ def turns_over(
     """Return the turns of an agent in a database."""
     approvals = approvals or Approvals(database=database, clock=clock, pause=pause)
     budgets = budgets or Budgets(limits=Limits(), prices=Prices(), clock=clock)
-    log = MemoryEventLog()
+    log = EventLog()
     sharing = RedisEventSharing(server=redis, log=log) if redis else None
     runner = Runner(
         live=LiveTurns(log=log, sharing=sharing, on_end=ended, measurements=measurements),

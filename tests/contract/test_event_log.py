@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from torana.messages import TurnEvent
-from torana.turns.events.base import EventLog
-from torana.turns.events.memory import MemoryEventLog
+from torana.turns.events.memory import EventLog
 
 
 class OpenLog(Protocol):
@@ -23,7 +22,7 @@ class OpenLog(Protocol):
 
 
 def open_memory_log(turn_bytes: int, ended_bytes: int, *, origin: str = "") -> EventLog:
-    return MemoryEventLog(turn_bytes=turn_bytes, ended_bytes=ended_bytes, origin=origin)
+    return EventLog(turn_bytes=turn_bytes, ended_bytes=ended_bytes, origin=origin)
 
 
 @pytest.fixture(params=[open_memory_log], ids=["memory"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from pydantic_ai.capabilities import AbstractCapability
@@ -56,24 +56,13 @@ from torana.store.redis.server import RedisServer
 from torana.store.rows import tokens
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
-from torana.turns.events.memory import MemoryEventLog
+from torana.turns.events.memory import EventLog
 from torana.turns.events.sharing import EventSharing, RedisEventSharing
 from torana.web.interim_responses import bound_interim_responses
 
 if TYPE_CHECKING:
+    from torana.connectors.runtime.hub import Connectors
     from torana.otel import OtelTracer
-
-
-class ShowsQuestions(Protocol):
-    """An edge that can show a question to the sender of a turn."""
-
-    def can_ask(self, account: str, /) -> bool:
-        """Return whether the account can show a question and receive its answer."""
-        ...
-
-    def wake(self, account: str | None, /) -> None:
-        """Send the waiting deliveries of the account."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +92,9 @@ class Core:
     fixed_tokens: FixedTokens
     #: None if no traces are exported.
     traces: OtelTracer | None
-    #: Listeners for the end of turns, and edges that show questions. The edges add themselves.
+    #: Listeners for the end of turns, and edges that show questions to senders. The edges add themselves.
     ended: list[Callable[[Turn], None]]
-    edges: list[ShowsQuestions]
+    edges: list[Connectors]
 
 
 def build_core(loaded: Loaded, model: Model | None) -> Core:
@@ -145,7 +134,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets, windows)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
-    edges: list[ShowsQuestions] = []
+    edges: list[Connectors] = []
     return Core(
         database=database,
         redis=redis,
@@ -304,7 +293,7 @@ def _turns(
     agent: TurnAgent,
     budgets: Budgets,
     ended: list[Callable[[Turn], None]],
-    edges: list[ShowsQuestions],
+    edges: list[Connectors],
     measurements: Measurements,
     redis: RedisServer | None,
 ) -> Turns:
@@ -313,7 +302,7 @@ def _turns(
             listener(turn)
 
     approvals = _approvals(settings, database, edges)
-    log = MemoryEventLog(origin=f".{token_hex(3)}" if database.replica else "")
+    log = EventLog(origin=f".{token_hex(3)}" if database.replica else "")
     sharing = RedisEventSharing(server=redis, log=log) if redis else EventSharing()
     runner = Runner(
         live=LiveTurns(log=log, sharing=sharing, on_end=notify, measurements=measurements),
@@ -340,7 +329,7 @@ def _turns(
     )
 
 
-def _approvals(settings: Settings, database: Database, edges: list[ShowsQuestions]) -> Approvals:
+def _approvals(settings: Settings, database: Database, edges: list[Connectors]) -> Approvals:
     def notify(turn: Turn) -> None:
         for edge in edges:
             edge.wake(turn.account)

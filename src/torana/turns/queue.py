@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from torana.errors import GatewayError, Overloaded, QueueFull, StoreUnavailable
+from torana.messages import Inbound, Turn
+from torana.store.rows.shared_turns import UnfinishedTurn
 from torana.turns.outcomes import draining_error
 
 _BLOCKED = (
@@ -15,17 +17,8 @@ _BLOCKED = (
 )
 
 
-class Queued(Protocol):
-    """The properties of a message or turn by which the limits count it."""
-
-    @property
-    def owner(self) -> str: ...
-    @property
-    def channel(self) -> str | None: ...
-    @property
-    def user(self) -> str | None: ...
-    @property
-    def token(self) -> str | None: ...
+#: A message or a turn, which the limits count by its owner, channel, user and token.
+Queued: TypeAlias = Inbound | Turn | UnfinishedTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

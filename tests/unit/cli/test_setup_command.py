@@ -17,6 +17,7 @@ import typer
 from torana.cli.commands.models import providers
 from torana.cli.commands.models.providers import PROVIDERS, find_local_servers, list_models, provider_of_key
 from torana.cli.commands.setup import platforms, steps
+from torana.cli.commands.setup.questions import Questions
 from torana.cli.init_systems import detection
 from torana.config import load
 from torana.errors import ConfigInvalid
@@ -49,7 +50,7 @@ def is_unchanged(place: Path) -> bool:
     return (names, texts) == ({"torana.toml", ".env"}, [TOML, DOTENV])
 
 
-class Answers:
+class Answers(Questions):
     """A person who gives these answers to questions that begin so, and otherwise takes the defaults.
 
     Presses Ctrl-C at the question with the number ``stops_at``, from 0.

@@ -16,7 +16,7 @@ from torana.messages import Inbound, Turn, TurnEvent
 from torana.store.redis.server import RedisServer
 from torana.turns.events import publishing, worker
 from torana.turns.events.entries import key_of
-from torana.turns.events.memory import MemoryEventLog
+from torana.turns.events.memory import EventLog
 from torana.turns.events.sharing import RedisEventSharing
 
 Message = Callable[..., Inbound]
@@ -36,7 +36,7 @@ class Side:
     """The log and the sharing of one replica."""
 
     def __init__(self, url: str) -> None:
-        self.log = MemoryEventLog()
+        self.log = EventLog()
         self.server = RedisServer(url)
         self.sharing = RedisEventSharing(server=self.server, log=self.log)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import typer
 from rich.console import Console
@@ -18,30 +18,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
-
-
-class Output(Protocol):
-    """Prints a chat. All text is untrusted."""
-
-    def add(self, text: str) -> None:
-        """Print more of the reply."""
-        ...
-
-    def finish(self) -> None:
-        """End the reply."""
-        ...
-
-    def replace(self, text: str) -> None:
-        """Print a whole reply, in place of the text that was added."""
-        ...
-
-    def note(self, line: str) -> None:
-        """Print a note about the reply."""
-        ...
-
-    def error(self, line: str) -> None:
-        """Print an error."""
-        ...
 
 
 class PlainOutput:
@@ -125,6 +101,10 @@ class MarkdownOutput:
         _escape_tokens(document.parsed)
         self._console.print(document)
         self._printed = True
+
+
+#: Prints a chat. All text is untrusted.
+Output: TypeAlias = PlainOutput | MarkdownOutput
 
 
 def _escape_tokens(tokens: Iterable[Token]) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TypeAlias
 
-from torana.cli.init_systems.base import InitSystem
 from torana.cli.init_systems.launchd import Launchd
 from torana.cli.init_systems.systemd import Systemd
 from torana.errors import OperatorError
 
 #: Exists while systemd is the first process (sd_booted(3)).
 BOOTED = Path("/run/systemd/system")
+
+#: Runs the gateway as a service. It only describes files and commands, and has no effects.
+InitSystem: TypeAlias = Systemd | Launchd
 
 
 def find_init_system(*, system: bool, platform: str = sys.platform) -> InitSystem:

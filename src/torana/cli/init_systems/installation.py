@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from torana.cli.init_systems.base import MARKER, Command, InitSystem, ServiceDefinition
+from torana.cli.init_systems.base import MARKER, Command, ServiceDefinition
+from torana.cli.init_systems.detection import InitSystem
 from torana.errors import OperatorError
 
 
@@ -34,19 +36,13 @@ def _run(command: Command, *, stdout: int | None) -> subprocess.CompletedProcess
         raise OperatorError(f"{command[0]} is missing; install it, or check PATH") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceInstaller:
     """Installs and uninstalls the service. Data and settings of the gateway are never changed."""
 
-    def __init__(
-        self,
-        *,
-        init_system: InitSystem,
-        run: Callable[[Command], int],
-        report: Callable[[str], None],
-    ) -> None:
-        self._init_system = init_system
-        self._run = run
-        self._report = report
+    init_system: InitSystem
+    run: Callable[[Command], int]
+    report: Callable[[str], None]
 
     def install(self, service: ServiceDefinition) -> Sequence[Path]:
         """Write the files, start the service, and return the files; an installed service is replaced.
@@ -54,7 +50,7 @@ class ServiceInstaller:
         Raises ``OperatorError``, and writes nothing, if a file was written by others. Raises it too for a
         command that fails; then the files stay, and a second call continues.
         """
-        files = self._init_system.files(service)
+        files = self.init_system.files(service)
         if installed := self._installed():
             self._stop(installed)
         for path in installed:
@@ -62,11 +58,11 @@ class ServiceInstaller:
                 path.unlink()
         for path, text in files.items():
             _write(path, text)
-            self._report(f"wrote {path}")
-        self._run_all(self._init_system.start_commands(service))
-        for command, consequence in self._init_system.optional_commands().items():
-            if self._run(command):
-                self._report(f"warning: {consequence}")
+            self.report(f"wrote {path}")
+        self._run_all(self.init_system.start_commands(service))
+        for command, consequence in self.init_system.optional_commands().items():
+            if self.run(command):
+                self.report(f"warning: {consequence}")
         return list(files)
 
     def uninstall(self) -> Sequence[Path]:
@@ -76,8 +72,8 @@ class ServiceInstaller:
         self._stop(installed)
         for path in installed:
             path.unlink()
-            self._report(f"deleted {path}")
-        self._run_all(self._init_system.reload_commands())
+            self.report(f"deleted {path}")
+        self._run_all(self.init_system.reload_commands())
         return installed
 
     def is_installed(self) -> bool:
@@ -91,20 +87,20 @@ class ServiceInstaller:
 
     def _installed(self) -> Sequence[Path]:
         """Return the existing files. Raises ``OperatorError`` for a file that was written by others."""
-        installed = [path for path in self._init_system.possible_files() if path.exists()]
+        installed = [path for path in self.init_system.possible_files() if path.exists()]
         for path in installed:
             if MARKER not in path.read_text(encoding="utf-8", errors="replace"):
                 raise OperatorError(f"{path} was not written by Torana; move it away, or delete it")
         return installed
 
     def _stop(self, installed: Sequence[Path]) -> None:
-        for command in self._init_system.stop_commands(installed):
-            if self._run(command):  # it may be stopped already
-                self._report(f"warning: `{shlex.join(command)}` failed")
+        for command in self.init_system.stop_commands(installed):
+            if self.run(command):  # it may be stopped already
+                self.report(f"warning: `{shlex.join(command)}` failed")
 
     def _run_all(self, commands: Sequence[Command]) -> None:
         for command in commands:
-            if code := self._run(command):
+            if code := self.run(command):
                 raise OperatorError(
                     f"`{shlex.join(command)}` ended with exit code {code}; correct the cause, and run the "
                     "command again"

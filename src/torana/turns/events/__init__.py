@@ -1,1 +1,1 @@
-"""The events of turns: ``base`` is the interface, and each other module is one implementation."""
+"""The events of turns: their log in memory, and how replicas share them."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torana.aio import end_task
 from torana.store.redis.server import RedisServer
-from torana.turns.events.base import EventLog
 from torana.turns.events.entries import (
     NO_STREAM,
     EntryId,
@@ -20,6 +19,7 @@ from torana.turns.events.entries import (
     turn_of,
     write_id,
 )
+from torana.turns.events.memory import EventLog
 from torana.turns.events.worker import RedisWorker
 
 if TYPE_CHECKING:

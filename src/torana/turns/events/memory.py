@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from torana.messages import EventType, TurnEvent
-from torana.turns.events.base import EventLog
 
 _NUMBER = re.compile("[0-9]{1,18}")
 
@@ -142,11 +141,16 @@ class _TextSoFar(Mapping[str, Any]):
         return 1
 
 
-class MemoryEventLog(EventLog):
-    """An event log that is bounded in bytes for each turn, and in total for ended turns.
+class EventLog:
+    """Stores the events of live turns and of recently ended turns.
 
-    The text of a running turn is not bounded: it becomes the reply. Many followers receive several deltas as
-    one event, with pauses, so that the time that they take does not grow with their number.
+    A turn's row has its result even if its events are lost. Event ids are ``<attempt>-<n><origin>`` with ``n``
+    from 1 without gaps, in the order of appending. The origin identifies the log, because the logs of two
+    replicas contain different events of the same attempt. It is empty if there is only one log.
+
+    The log is bounded in bytes for each turn, and in total for ended turns. The text of a running turn is not
+    bounded: it becomes the reply. Many followers receive several deltas as one event, with pauses, so
+    that the time that they take does not grow with their number.
     """
 
     def __init__(self, *, origin: str = "", turn_bytes: int = 2_000_000, ended_bytes: int = 16_000_000) -> None:
@@ -161,6 +165,7 @@ class MemoryEventLog(EventLog):
         self._ended: OrderedDict[str, _Channel] = OrderedDict()
 
     def open(self, turn_id: str, *, attempt: int) -> None:
+        """Begin the events of an attempt, and drop those of an earlier attempt."""
         self.forget(turn_id)
         before = self._live.get(turn_id)
         self._live[turn_id] = channel = _Channel(attempt=attempt, limit=self._turn_bytes, origin=self._origin)
@@ -169,6 +174,7 @@ class MemoryEventLog(EventLog):
             before.wake()
 
     def append(self, turn_id: str, type_: EventType, data: Mapping[str, Any]) -> None:
+        """Add an event without waiting for slow readers. A terminal event is the last one."""
         channel = self._live[turn_id]
         channel.append(type_, data)
         if channel.is_closed:
@@ -178,22 +184,32 @@ class MemoryEventLog(EventLog):
                 self.forget(next(iter(self._ended)))
 
     def forget(self, turn_id: str) -> None:
+        """Drop the events of an ended turn. Other turns are not changed."""
         channel = self._ended.pop(turn_id, None)
         if channel is not None:
             self._ended_size -= channel.weight
 
     def attempt(self, turn_id: str) -> int | None:
+        """Return the attempt whose events are open; None for an ended or unknown turn."""
         channel = self._live.get(turn_id)
         return None if channel is None else channel.attempt
 
     def text(self, turn_id: str) -> str:
+        """Return all text of the open attempt so far."""
         channel = self._live.get(turn_id)
         return "" if channel is None else channel.text
 
     def has_events(self, turn_id: str) -> bool:
+        """Return whether the log has events of this turn."""
         return turn_id in self._live or turn_id in self._ended
 
     async def follow(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """Replay the events after ``after`` (all if it is unknown), then follow until the terminal event.
+
+        If events were dropped because of their size, a ``message.snapshot`` with all text so far replaces them.
+        If ``after`` is an event of another log, an empty ``message.snapshot`` comes first: the reader drops the
+        text of that log. An unknown turn has no events.
+        """
         channel = self._live.get(turn_id) or self._ended.get(turn_id)
         if channel is None:
             return
@@ -229,6 +245,7 @@ class MemoryEventLog(EventLog):
                 await channel.more()
 
     def close(self) -> None:
+        """End all followers, also those of turns that have not ended."""
         self._closed = True
         for channel in self._live.values():
             channel.wake()

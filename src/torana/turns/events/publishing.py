@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from torana.messages import EventType
 from torana.store.redis.server import RedisServer, RedisUnavailable
-from torana.turns.events.base import EventLog
 from torana.turns.events.entries import (
     ADD,
     NO_STREAM,
@@ -20,6 +19,7 @@ from torana.turns.events.entries import (
     write_events,
     write_id,
 )
+from torana.turns.events.memory import EventLog
 from torana.turns.events.worker import RedisWorker
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import typer
 from torana.cli.apps import new_app
 from torana.cli.commands.service.definitions import checked_settings, own_service, system_service
 from torana.cli.flags import CommonOptions, JsonFlag
-from torana.cli.init_systems.base import InitSystem
-from torana.cli.init_systems.detection import check_permitted, find_init_system
+from torana.cli.init_systems.detection import InitSystem, check_permitted, find_init_system
 from torana.cli.init_systems.installation import (
     ServiceInstaller,
     collect_lines,

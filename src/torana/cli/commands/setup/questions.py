@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Protocol
 
 import typer
 
@@ -13,50 +12,36 @@ from torana.cli.terminal import on_one_line, printable
 from torana.errors import OperatorError
 
 
-class Questions(Protocol):
-    """Answers to the questions of a command. ``flag`` names the option that answers a question in a script."""
+class Questions:
+    """Answers to the questions of a command: the default of each question.
+
+    ``flag`` names the option that answers a question in a script. ``OperatorError`` names it if there is no
+    default.
+    """
 
     #: True if a person answers.
-    interactive: bool
-
-    def choose(self, question: str, options: Mapping[str, str], *, default: str | None, flag: str) -> str:
-        """Return the name of one of the options, which have a description each."""
-        ...
-
-    def ask(self, question: str, *, default: str | None = None, flag: str) -> str:
-        """Return a text that is not empty."""
-        ...
-
-    def secret(self, question: str, *, flag: str) -> str:
-        """Return a text that is not shown while it is typed."""
-        ...
-
-    def confirm(self, question: str, *, default: bool) -> bool:
-        """Return whether the answer is yes."""
-        ...
-
-
-class Unattended:
-    """Takes the default of each question. Raises ``OperatorError`` with the flag if there is no default."""
-
     interactive = False
 
     def choose(self, question: str, options: Mapping[str, str], *, default: str | None, flag: str) -> str:
+        """Return the name of one of the options, which have a description each."""
         return self.ask(question, default=default if default in options else None, flag=flag)
 
     def ask(self, question: str, *, default: str | None = None, flag: str) -> str:
+        """Return a text that is not empty."""
         if default is None:
             raise OperatorError(f"{question}: there is no terminal to ask on; give {flag}")
         return default
 
     def secret(self, question: str, *, flag: str) -> str:
+        """Return a text that is not shown while it is typed."""
         return self.ask(question, flag=flag)
 
     def confirm(self, question: str, *, default: bool) -> bool:
+        """Return whether the answer is yes."""
         return default
 
 
-class OnTerminal:
+class OnTerminal(Questions):
     """Asks on the terminal. Ctrl-C and Ctrl-D raise ``typer.Abort``."""
 
     interactive = True
@@ -90,7 +75,7 @@ class OnTerminal:
 
 def questions(*, defaults: bool) -> Questions:
     """Return questions on the terminal, or their defaults if these are wanted or there is no terminal."""
-    return OnTerminal() if sys.stdin.isatty() and not defaults else Unattended()
+    return OnTerminal() if sys.stdin.isatty() and not defaults else Questions()
 
 
 def known_secret(ask: Questions, variable: str, environ: Mapping[str, str]) -> str | None:
