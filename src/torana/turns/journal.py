@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -38,21 +37,17 @@ class Persists(Protocol):
 Asking: TypeAlias = Callable[[Question, Persists], Awaitable[ApprovalDecision]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalEntries:
-    steps: Sequence[Step] = ()
-    calls: Sequence[Call] = ()
-
-
 class TurnJournal:
-    """The ``Journal`` of a turn in the database; calls ``on_settled`` whenever a step or a call is settled."""
+    """The ``Journal`` of a turn in the database; calls ``on_settled`` whenever a step or a call is settled.
+
+    It begins empty, and ``load`` reads what earlier attempts settled.
+    """
 
     def __init__(
         self,
         *,
         run: Persists,
         turn: Turn,
-        entries: JournalEntries,
         budgets: Budgets,
         is_steered: Callable[[], Awaitable[bool]],
         on_settled: Callable[[], None],
@@ -60,10 +55,10 @@ class TurnJournal:
         request: RequestTokens | None = None,
     ) -> None:
         """``request`` is the next model request, if tokens are reserved for it."""
-        self.steps = entries.steps
+        self.steps: Sequence[Step] = ()
         self._run = run
         self._turn = turn
-        self._calls = {(call.step, call.id): call for call in entries.calls}
+        self._calls: dict[tuple[int, str], Call] = {}
         self._is_steered = is_steered
         self._budgets = budgets
         self._on_settled = on_settled
@@ -78,30 +73,13 @@ class TurnJournal:
         self.was_asking = False
         self.unsaid = 0
 
-    @classmethod
-    async def open(
-        cls,
-        *,
-        run: Persists,
-        turn: Turn,
-        budgets: Budgets,
-        is_steered: Callable[[], Awaitable[bool]],
-        on_settled: Callable[[], None],
-        asking: Asking,
-        request: RequestTokens | None = None,
-    ) -> TurnJournal:
-        earlier = turn.attempt - (turn.state == "running")
-        steps, calls = await run(partial(rows.load, turn_id=turn.id)) if earlier else ([], [])
-        return cls(
-            run=run,
-            turn=turn,
-            entries=_entries(steps, calls),
-            budgets=budgets,
-            is_steered=is_steered,
-            on_settled=on_settled,
-            asking=asking,
-            request=request,
-        )
+    async def load(self) -> None:
+        """Read the steps and calls of earlier attempts, if there were any."""
+        if self._turn.attempt - (self._turn.state == "running") == 0:
+            return
+        steps, calls = await self._run(partial(rows.load, turn_id=self._turn.id))
+        self.steps = [Step(number=row["number"], messages=history.load(row["body"])) for row in steps]
+        self._calls = {(call.step, call.id): call for call in map(call_of, calls)}
 
     def call(self, step: int, call_id: str) -> Call | None:
         return self._calls.get((step, call_id))
@@ -212,13 +190,6 @@ def call_of(row: Mapping[Any, Any]) -> Call:
         idempotent=row["idempotent"],
         state=row["state"],
         result=row["result"],
-    )
-
-
-def _entries(steps: Sequence[Mapping[Any, Any]], calls: Sequence[Mapping[Any, Any]]) -> JournalEntries:
-    return JournalEntries(
-        steps=[Step(number=row["number"], messages=history.load(row["body"])) for row in steps],
-        calls=list(map(call_of, calls)),
     )
 
 

@@ -315,7 +315,7 @@ class Runner:
     async def _open_journal(
         self, turn: Turn, one: LiveTurn, recorder: EventRecorder, slot: Slot
     ) -> TurnJournal:
-        return await TurnJournal.open(
+        journal = TurnJournal(
             run=partial(self.writer.persist_progress, user=_sharer(turn), delayed=one.delayed),
             turn=turn,
             budgets=self._budgets,
@@ -324,6 +324,8 @@ class Runner:
             asking=partial(self._ask_approval, turn, one, recorder, slot),
             request=one.request,
         )
+        await journal.load()
+        return journal
 
 
 def _sharer(turn: Turn) -> str:
