@@ -58,6 +58,7 @@ class Receipt:
     out_of_reach: Sequence[str] = OUT_OF_REACH
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
     """Erases users. Afterwards no file of the data directory contains a text of the user.
 
@@ -65,18 +66,10 @@ class Erasure:
     one transaction with the entry in the audit record. The steps after it can be repeated by erasing again.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        turns: Turns,
-        shared: SharedErasures,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._database = database
-        self._turns = turns
-        self._shared = shared
-        self._pause = pause
+    database: Database
+    turns: Turns
+    shared: SharedErasures
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def erase(self, user: str, act: Act) -> Receipt:
         """Cancel the user's turns and delete all data; for an unknown user the counts are 0.
@@ -95,23 +88,23 @@ class Erasure:
             copies=copies,
             out_of_reach=(
                 *OUT_OF_REACH,
-                *self._database.out_of_reach,
-                *self._turns.live.sharing.out_of_reach,
+                *self.database.out_of_reach,
+                *self.turns.live.sharing.out_of_reach,
                 *await self._unconfirmed(),
             ),
         )
 
     async def _delete(self, user: str, act: Act) -> ErasedUser:
-        revoked = await self._database.run(partial(erasure.revoke_tokens, user=user, act=act))
+        revoked = await self.database.run(partial(erasure.revoke_tokens, user=user, act=act))
         work: Callable[[Connection], ErasedUser | None] = partial(
             erasure.erase, user=user, act=act, tokens_revoked=revoked
         )
-        if self._database.records_erasures:
+        if self.database.records_erasures:
             work = erasures.with_erasure(work, user, act.at)
         for _ in range(_ROUNDS):
-            turns = await self._database.run(partial(erasure.unfinished_turns, user=user))
+            turns = await self.database.run(partial(erasure.unfinished_turns, user=user))
             await asyncio.gather(*(self._cancel(owner, turn_id) for owner, turn_id in turns))
-            deleted = await self._database.run(work)
+            deleted = await self.database.run(work)
             if deleted is not None:
                 return deleted
         raise Conflict(
@@ -121,24 +114,24 @@ class Erasure:
 
     async def _cancel(self, owner: str, turn_id: str) -> None:
         with suppress(NotFound, Erased):  # its session was deleted meanwhile
-            await self._turns.cancel(owner, turn_id)
+            await self.turns.cancel(owner, turn_id)
 
     async def _clean_up(self, user: str, deleted: ErasedUser) -> int:
         """Remove the data from files. Return the number of deleted copies."""
         try:
-            copies = await self._shared.files.remove([user], deleted.turn_ids)
-            if self._database.records_erasures:
-                await self._shared.carry_out()
+            copies = await self.shared.files.remove([user], deleted.turn_ids)
+            if self.database.records_erasures:
+                await self.shared.carry_out()
         except OSError as error:
             raise StoreUnavailable(
                 f"The user is deleted from the database, but {error.filename} cannot be deleted: "
                 f"{error.strerror}. Correct that and erase again."
             ) from error
-        await self._database.rewrite()
+        await self.database.rewrite()
         for _ in range(_LOOKS):
-            if await self._database.empty_log():
+            if await self.database.empty_log():
                 return copies
-            await self._pause(_PAUSE)
+            await self.pause(_PAUSE)
         raise StoreUnavailable(
             "The user is deleted from the database, but another program, such as `torana "
             "backup`, reads the database and keeps its older pages in use. Erase again when that "
@@ -147,14 +140,14 @@ class Erasure:
 
     async def _unconfirmed(self) -> list[str]:
         """Return what other replicas have not erased yet, after a short wait for them."""
-        if self._database.replica is None:
+        if self.database.replica is None:
             return []
-        left = await self._database.run(erasures.list_unconfirmed)
+        left = await self.database.run(erasures.list_unconfirmed)
         for _ in range(_REPLICA_LOOKS):
             if not left:
                 break
-            await self._pause(_PAUSE)
-            left = await self._database.run(erasures.list_unconfirmed)
+            await self.pause(_PAUSE)
+            left = await self.database.run(erasures.list_unconfirmed)
         return [
             f"the log files of the replica {replica}, which has not confirmed the erasure yet: "
             "`torana replicas list` shows its pending erasures"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
@@ -35,6 +36,7 @@ class FileChanged(Exception):
     """The content of a file is not the expected one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workspaces:
     """The files of all users; each user has ``max_bytes`` in at most ``max_files`` files.
 
@@ -43,31 +45,23 @@ class Workspaces:
     ``Database.run`` does.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        max_bytes: int,
-        max_files: int,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._database = database
-        self._max_bytes = max_bytes
-        self._max_files = max_files
-        self._clock = clock
-        self._slots = FairSlots(total=_CALLS, per_user=1)
+    database: Database
+    max_bytes: int
+    max_files: int
+    clock: Callable[[], datetime] = utc_now
+    _slots: FairSlots = field(default_factory=partial(FairSlots, total=_CALLS, per_user=1), init=False)
 
     async def list_files(self, user: str) -> list[WorkspaceFile]:
         """Return the user's files by name."""
         async with self._slots.slot(user):
-            return await self._database.read(partial(rows.list_files, owner=owner_key(user)))
+            return await self.database.read(partial(rows.list_files, owner=owner_key(user)))
 
     async def read(self, user: str, name: str, *, limit: int) -> bytes:
         """Return the first ``limit`` bytes of a file. Raises ``FileFault``."""
         key = _key(_parts(name))
         work = partial(rows.read, owner=owner_key(user), key=key, limit=limit)
         async with self._slots.slot(user):
-            body = await self._database.read(work)
+            body = await self.database.read(work)
         if body is None:
             raise _missing(name)
         return body
@@ -79,7 +73,7 @@ class Workspaces:
         """
         parts = _parts(name)
         async with self._slots.slot(user):
-            return await self._database.run(lambda connection: self._write(connection, user, parts, body))
+            return await self.database.run(lambda connection: self._write(connection, user, parts, body))
 
     async def replace(self, user: str, name: str, body: bytes, *, before: bytes | None) -> None:
         """Store ``body`` if the file has the content ``before``, or does not exist if ``before`` is None.
@@ -95,13 +89,13 @@ class Workspaces:
             self._write(connection, user, parts, body)
 
         async with self._slots.slot(user):
-            await self._database.run(work)
+            await self.database.run(work)
 
     async def delete(self, user: str, name: str) -> None:
         """Delete a file. Raises ``FileFault``."""
         key = _key(_parts(name))
         async with self._slots.slot(user):
-            found = await self._database.run(partial(rows.delete, owner=owner_key(user), key=key))
+            found = await self.database.run(partial(rows.delete, owner=owner_key(user), key=key))
         if not found:
             raise _missing(name)
 
@@ -112,7 +106,7 @@ class Workspaces:
             _refuse_folder(connection, owner, parts)
             name = _spell(connection, owner, parts)
         self._check_quota(connection, owner, name, len(body), replaced=replaced)
-        rows.put(connection, owner, key, name=name, body=body, at=self._clock())
+        rows.put(connection, owner, key, name=name, body=body, at=self.clock())
         return replaced is not None
 
     def _check_quota(
@@ -120,9 +114,9 @@ class Workspaces:
     ) -> None:
         """Check the quota for a new size; ``replaced`` is the file of that name, if it exists."""
         count, total = rows.totals(connection, owner)
-        if count - (replaced is not None) >= self._max_files:
-            raise FileFault(f"The limit of {self._max_files:,} files is reached; delete a file first.")
-        room = self._max_bytes - total + (0 if replaced is None else replaced.size)
+        if count - (replaced is not None) >= self.max_files:
+            raise FileFault(f"The limit of {self.max_files:,} files is reached; delete a file first.")
+        room = self.max_bytes - total + (0 if replaced is None else replaced.size)
         if size > room:
             raise FileFault(f"{name} has {size:,} bytes, and {max(room, 0):,} are free; delete a file first.")
 

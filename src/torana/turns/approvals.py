@@ -78,35 +78,24 @@ class _Waiting:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(kw_only=True, eq=False)
 class Approvals:
     """Creates approvals and stores the decisions on them.
 
     The rows are the only state: a turn that starts again finds a decision that was stored before.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        lasts: timedelta = timedelta(hours=1),
-        clock: Callable[[], datetime] = utc_now,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        can_ask: Callable[[str], bool] = lambda _: True,
-        question_changed: Callable[[Turn], None] = lambda _: None,
-    ) -> None:
-        """Deny a call that has no decision after ``lasts``.
-
-        ``can_ask`` returns whether people can answer on an account. ``question_changed`` receives a turn when
-        the open question in its chat may have changed.
-        """
-        self._database = database
-        self._lasts = lasts
-        self._clock = clock
-        self._pause = pause
-        self._can_ask = can_ask
-        self._question_changed = question_changed
-        self._waiting: dict[tuple[str, int, str], _Waiting] = {}
-        self._deciding: set[asyncio.Task[Any]] = set()
+    database: Database
+    #: A call that has no decision after this time is denied.
+    lasts: timedelta = timedelta(hours=1)
+    clock: Callable[[], datetime] = utc_now
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    #: Returns whether people can answer on an account.
+    can_ask: Callable[[str], bool] = lambda _: True
+    #: Receives a turn when the open question in its chat may have changed.
+    question_changed: Callable[[Turn], None] = lambda _: None
+    _waiting: dict[tuple[str, int, str], _Waiting] = field(default_factory=dict, init=False)
+    _deciding: set[asyncio.Task[Any]] = field(default_factory=set, init=False)
 
     async def ask(
         self,
@@ -133,7 +122,7 @@ class Approvals:
         try:
             new = self._new(turn, question, said)
             approval = await keep(partial(_open, turn=turn, new=new, said=said))
-            self._question_changed(turn)
+            self.question_changed(turn)
             if approval.state == "open":
                 opened(approval)
                 async with while_waiting():
@@ -144,7 +133,7 @@ class Approvals:
 
     async def get(self, owner: str, approval_id: str) -> Approval:
         """Return the owner's approval, decided or not, as it may be shown. Raises ``NotFound``."""
-        return await self._hide_private((await self._find(owner, approval_id)).at(self._clock()))
+        return await self._hide_private((await self._find(owner, approval_id)).at(self.clock()))
 
     async def decide_by_id(self, owner: str, approval_id: str, choice: Choice, act: Act) -> Approval:
         """Decide an approval and write an audit record. The same decision again changes nothing.
@@ -163,7 +152,7 @@ class Approvals:
         Raises ``ApprovalChanged`` also if several calls of the turn have that id.
         """
         work = partial(rows.of_call, owner=owner, turn_id=turn_id, call_id=call_id)
-        found = await self._database.run(work)
+        found = await self.database.run(work)
         if not found:
             raise NotFound(f"the turn {turn_id!r} has no approval {call_id!r}")
         if len(found) > 1:
@@ -177,18 +166,18 @@ class Approvals:
         While the database is unavailable, an answer does not count, and its reply repeats the question.
         """
         with suppress(StoreUnavailable):
-            await self._database.run(partial(rows.note_streamed, approval_id=approval_id))
+            await self.database.run(partial(rows.note_streamed, approval_id=approval_id))
 
     async def open_of(self, owner: str, turn_id: str) -> Sequence[Approval]:
         """Return the open approvals of the owner's turn, oldest first."""
-        work = partial(rows.open_of, owner=owner, turn_id=turn_id, now=self._clock())
-        return await self._database.run(work)
+        work = partial(rows.open_of, owner=owner, turn_id=turn_id, now=self.clock())
+        return await self.database.run(work)
 
     async def list_open(self, owner: str, *, limit: int, after: str | None = None) -> Page[Approval]:
         """Return the owner's open approvals, newest first. Raises ``InvalidField`` for an invalid cursor."""
         before = read_cursor(after, TIME_KEY)
-        work = partial(rows.list_open, owner=owner, now=self._clock(), before=before, limit=limit + 1)
-        found = await self._database.run(work)
+        work = partial(rows.list_open, owner=owner, now=self.clock(), before=before, limit=limit + 1)
+        found = await self.database.run(work)
         return cut(found, limit, lambda one: (one.created_at, one.id), TIME_KEY, size=rows.size_of)
 
     def wake(self, approval: Approval) -> None:
@@ -205,13 +194,13 @@ class Approvals:
         if turn.account is None:
             has_person = not turn.is_scheduled
         else:
-            has_person = turn.place is not None and self._can_ask(turn.account)
+            has_person = turn.place is not None and self.can_ask(turn.account)
         if not has_person:
             return _NO_PERSON
         return _TOO_LONG if are_too_long(question.arguments) else None
 
     def _new(self, turn: Turn, question: Question, said: str) -> Approval:
-        now = self._clock()
+        now = self.clock()
         return Approval(
             id=new_id("apr"),
             turn_id=turn.id,
@@ -222,7 +211,7 @@ class Approvals:
             arguments=question.arguments,
             said=len(said),
             created_at=now,
-            expires_at=now + self._lasts,
+            expires_at=now + self.lasts,
         )
 
     async def _until_decided(
@@ -230,26 +219,26 @@ class Approvals:
     ) -> Approval:
         """Wait until the approval is decided or has expired, and return it."""
         while True:
-            left = (approval.expires_at - self._clock()).total_seconds()
-            await wait_first(waiting.woken, self._pause(min(_CHECK_INTERVAL, max(0.0, left))))
+            left = (approval.expires_at - self.clock()).total_seconds()
+            await wait_first(waiting.woken, self.pause(min(_CHECK_INTERVAL, max(0.0, left))))
             waiting.woken.clear()
-            work = partial(_look, turn=turn, approval=approval, now=self._clock(), lasts=self._lasts)
+            work = partial(_look, turn=turn, approval=approval, now=self.clock(), lasts=self.lasts)
             approval, proposal = await run(work)
             if proposal is not None:
                 answer = await _answer_to(proposal, waiting.question)
                 await run(partial(rows.answer_proposal, approval=approval, answer=answer))
             if approval.state != "open":
-                self._question_changed(turn)
+                self.question_changed(turn)
                 return approval
 
     async def _find(self, owner: str, approval_id: str) -> Approval:
-        found = await self._database.run(partial(rows.get, owner=owner, approval_id=approval_id))
+        found = await self.database.run(partial(rows.get, owner=owner, approval_id=approval_id))
         if found is None:
             raise NotFound(f"there is no approval {approval_id!r}")
         return found
 
     async def _hide_private(self, approval: Approval) -> Approval:
-        shared = await self._database.run(partial(rows.is_in_shared_session, approval=approval))
+        shared = await self.database.run(partial(rows.is_in_shared_session, approval=approval))
         return with_visible_arguments(approval, shared=shared)
 
     async def _decide_on(self, found: Approval, choice: Choice, act: Act) -> Approval:
@@ -257,7 +246,7 @@ class Approvals:
             raise ApprovalChanged
         if choice.arguments is not None and found.state == "open":
             await self._check(found, choice.arguments)
-        verdict = _verdict(choice, by=act.principal, at=self._clock())
+        verdict = _verdict(choice, by=act.principal, at=self.clock())
         approval = await self._complete_decision(partial(_decide, approval=found, verdict=verdict, act=act))
         if approval.id != found.id:
             raise ApprovalChanged
@@ -272,16 +261,16 @@ class Approvals:
         waiting = self._waiting.get((approval.turn_id, approval.step, approval.call_id))
         if waiting is not None:
             await waiting.question.check(arguments)
-        elif self._database.replica is None:
+        elif self.database.replica is None:
             raise NotWaiting
         else:
-            await _check_elsewhere(self._database, approval, arguments, pause=self._pause)
+            await _check_elsewhere(self.database, approval, arguments, pause=self.pause)
 
     async def _complete_decision(self, work: Work[Approval]) -> Approval:
         """Return the decided approval; the decision completes even if the caller is cancelled."""
 
         async def both() -> Approval:
-            approval = await self._database.run(work)
+            approval = await self.database.run(work)
             self.wake(approval)
             return approval
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain, repeat
@@ -32,29 +32,24 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnWriter:
     """Writes the progress and the ends of turns, and repeats a write while the database refuses it."""
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        budgets: Budgets,
-        clock: Callable[[], datetime],
-        pause: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self._database = database
-        self._budgets = budgets
-        self._clock = clock
-        self._pause = pause
-        self._queued = FairSlots(total=_QUEUED, per_user=_QUEUED_OF_USER)
+    database: Database
+    budgets: Budgets
+    clock: Callable[[], datetime]
+    pause: Callable[[float], Awaitable[None]]
+    _queued: FairSlots = field(
+        default_factory=partial(FairSlots, total=_QUEUED, per_user=_QUEUED_OF_USER), init=False
+    )
 
     async def was_steered_elsewhere(self, turn: Turn) -> bool:
         """Return whether another replica has accepted a message that steers the turn. Raises as ``persist``."""
-        if self._database.replica is None:
+        if self.database.replica is None:
             return False
         return await retry_until_available(
-            lambda: self._database.read(partial(rows.has_steers, turn=turn)), pause=self._pause
+            lambda: self.database.read(partial(rows.has_steers, turn=turn)), pause=self.pause
         )
 
     async def persist(self, work: Work[T], *, delayed: asyncio.Event | None = None) -> T:
@@ -62,12 +57,12 @@ class TurnWriter:
 
         ``delayed`` is set during that time.
         """
-        return await self._database.persist(work, pause=self._pause, delayed=delayed)
+        return await self.database.persist(work, pause=self.pause, delayed=delayed)
 
     async def persist_progress(self, work: Work[T], *, user: str, delayed: asyncio.Event) -> T:
         """Execute ``work`` as ``persist`` does, when few other transactions of the user's turns wait."""
         slot = partial(self._queued.slot, user)
-        return await self._database.persist(work, pause=self._pause, delayed=delayed, slot=slot)
+        return await self.database.persist(work, pause=self.pause, delayed=delayed, slot=slot)
 
     async def record_end(
         self,
@@ -87,7 +82,7 @@ class TurnWriter:
         try:
             return *await self._finish(turn, ending, hold, delayed), True
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
-            failure = failed_outcome(error, self._clock())
+            failure = failed_outcome(error, self.clock())
         try:
             return *await self._finish(
                 turn, replace(failure, spent=ending.spent, times=ending.times), hold, delayed
@@ -103,19 +98,19 @@ class TurnWriter:
                 return await work()
             except Exception:  # noqa: BLE001 - the loop repeats it
                 _log.exception("session_still_blocked")
-            await self._pause(seconds)
+            await self.pause(seconds)
         raise AssertionError("the pauses are endless")
 
     async def _finish(
         self, turn: Turn, ending: Ending, hold: Callable[[], bool], delayed: asyncio.Event | None
     ) -> tuple[list[Turn], Turn | None]:
         def finish(connection: Connection) -> tuple[list[Turn], Turn | None, list[BudgetWarning]]:
-            held = self._budgets.reservation_of(connection, turn)
+            held = self.budgets.reservation_of(connection, turn)
             if ending.stopped_at is not None:
-                self._budgets.stop(connection, turn, ending.stopped_at, asked=ending.stopped_request)
+                self.budgets.stop(connection, turn, ending.stopped_at, asked=ending.stopped_request)
             ended, following = rows.finish(connection, turn, ending, hold=hold())
-            return ended, following, self._budgets.warnings(connection, ended[0], held)
+            return ended, following, self.budgets.warnings(connection, ended[0], held)
 
         ended, following, warned = await self.persist(finish, delayed=delayed)
-        self._budgets.log_warnings(warned)
+        self.budgets.log_warnings(warned)
         return ended, following

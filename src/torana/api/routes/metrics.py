@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torana.messages import Turn, TurnState
@@ -17,25 +18,18 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ENDS: tuple[TurnState, ...] = ("completed", "failed", "cancelled")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """Collects the metrics of ``GET /metrics``.
 
     Label values are states, routes, and names from the settings and of tools; never texts or ids of users.
     """
 
-    def __init__(
-        self,
-        *,
-        live: LiveTurns,
-        connectors: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]],
-        mcp: Callable[[], Iterable[McpSupervisor]],
-        redis: RedisServer | None = None,
-    ) -> None:
-        self._live = live
-        self._connectors = connectors
-        self._mcp = mcp
-        self._redis = redis
-        self._ended = dict.fromkeys(_ENDS, 0)
+    live: LiveTurns
+    connectors: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
+    mcp: Callable[[], Iterable[McpSupervisor]]
+    redis: RedisServer | None = None
+    _ended: dict[TurnState, int] = field(default_factory=lambda: dict.fromkeys(_ENDS, 0), init=False)
 
     def on_turn_ended(self, turn: Turn) -> None:
         """Count a turn that has ended."""
@@ -47,11 +41,11 @@ class Metrics:
         from torana.api.prometheus import exposition
 
         return exposition(
-            turns=self._live.counts(),
+            turns=self.live.counts(),
             ended=self._ended,
-            oldest_wait=self._live.oldest_wait(),
-            measurements=self._live.measurements,
-            connectors=await self._connectors(),
-            servers=[one.status for one in self._mcp()],
-            redis=None if self._redis is None else self._redis.works,
+            oldest_wait=self.live.oldest_wait(),
+            measurements=self.live.measurements,
+            connectors=await self.connectors(),
+            servers=[one.status for one in self.mcp()],
+            redis=None if self.redis is None else self.redis.works,
         )

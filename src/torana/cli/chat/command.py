@@ -6,6 +6,7 @@ import asyncio
 import getpass
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
@@ -29,29 +30,21 @@ _HELP = "Each line is a message. /new starts a new conversation, /quit ends the 
 _TIMEOUT = httpx2.Timeout(60, connect=10)
 
 
+@dataclass(slots=True, kw_only=True)
 class ChatCommand:
     """A chat with the options of the command."""
 
-    def __init__(
-        self,
-        *,
-        message: Sequence[str],
-        files: Sequence[AttachedFile],
-        channel: str | None,
-        user: str | None,
-        keeps_history: bool,
-    ) -> None:
-        self._message = list(message)
-        self._files = files
-        self._channel = channel
-        self._user = user
-        self._keeps_history = keeps_history
-        self._scheduled = False
+    message: list[str]
+    files: Sequence[AttachedFile]
+    channel: str | None
+    user: str | None
+    keeps_history: bool
+    _scheduled: bool = field(default=False, init=False)
 
     def run_locally(self, *, config: Path | None, data_dir: Path | None) -> bool:
         """Chat with the gateway on the data directory; return whether each message has a complete reply."""
         loaded = settings_from(config=config, data_dir=data_dir)
-        self._user = self._user or _login()
+        self.user = self.user or _login()
         with local_gateway(loaded) as gateway:
             answered = self._run(gateway)
         if self._scheduled and running_gateway(loaded.settings) is None:
@@ -70,14 +63,14 @@ class ChatCommand:
                 client=client,
                 output=output,
                 ask=ask_yes_or_no if sys.stdin.isatty() else _ask_without_terminal,
-                channel=self._channel or f"terminal:{self._user or _login()}",
-                user=self._user,
+                channel=self.channel or f"terminal:{self.user or _login()}",
+                user=self.user,
             )
             try:
-                if self._message or not sys.stdin.isatty():
+                if self.message or not sys.stdin.isatty():
                     return self._send_all(runner, conversation)
                 file = platformdirs.user_state_path("torana") / "chat-history"
-                history = open_history(file if self._keeps_history else None)
+                history = open_history(file if self.keeps_history else None)
                 prompt = ChatPrompt(conversation=conversation, output=MarkdownOutput(), history=history)
                 runner.run(prompt.run())
                 return True
@@ -87,13 +80,13 @@ class ChatCommand:
 
     def _send_all(self, runner: asyncio.Runner, conversation: Conversation) -> bool:
         """Send the message of the command line, or the lines of a pipe; return whether each has a reply."""
-        if self._message == _STDIN:
+        if self.message == _STDIN:
             text = sys.stdin.buffer.read().decode(errors="replace").strip()
             if not text:
                 raise typer.BadParameter("standard input contains no message")
-            return runner.run(conversation.send(text, self._files))
-        if self._message:
-            return runner.run(conversation.send(" ".join(self._message), self._files))
+            return runner.run(conversation.send(text, self.files))
+        if self.message:
+            return runner.run(conversation.send(" ".join(self.message), self.files))
         lines = (line.decode(errors="replace") for line in sys.stdin.buffer)
         # The lines are read outside of the loop, so that Ctrl-C interrupts the wait for the next one.
         outcomes = [_take(runner, conversation, line) for line in _until_quit(lines)]
