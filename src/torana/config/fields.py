@@ -21,9 +21,6 @@ from torana.messages import FileKind
 from torana.permissions import Rule
 
 _HOST_NAME = re.compile(r"(?=.{1,253}$)(\w([\w-]{0,61}\w)?)(\.\w([\w-]{0,61}\w)?)*", re.ASCII)
-_VISIBLE = re.compile(r"[!-~]{1,512}")
-_DATABASE_URL = re.compile(r"postgres(ql)?://[!-~]{1,2000}")
-_REDIS_URL = re.compile(r"(rediss?|unix)://[!-~]{1,2000}")
 
 T = TypeVar("T")
 
@@ -41,10 +38,7 @@ def split(value: object) -> object:
         return value
     if not value.lstrip().startswith("["):
         return tuple(item.strip() for item in value.split(",") if item.strip())
-    try:
-        return json.loads(value)
-    except RecursionError:
-        raise ValueError from None
+    return document(value)
 
 
 def document(value: object) -> object:
@@ -144,16 +138,13 @@ def _price(text: str) -> str:
     return _demand(bool(parse_price(text)), text)
 
 
-def _visible(secret: SecretStr) -> SecretStr:
-    return _demand(_VISIBLE.fullmatch(secret.get_secret_value()) is not None, secret)
+def _matching(pattern: str) -> AfterValidator:
+    """Return the validator of a secret that matches the whole pattern."""
 
+    def check(secret: SecretStr) -> SecretStr:
+        return _demand(re.fullmatch(pattern, secret.get_secret_value()) is not None, secret)
 
-def _database_url(secret: SecretStr) -> SecretStr:
-    return _demand(_DATABASE_URL.fullmatch(secret.get_secret_value()) is not None, secret)
-
-
-def _redis_url(secret: SecretStr) -> SecretStr:
-    return _demand(_REDIS_URL.fullmatch(secret.get_secret_value()) is not None, secret)
+    return AfterValidator(check)
 
 
 Whole = Annotated[int, BeforeValidator(_not_bool)]
@@ -164,11 +155,11 @@ Text = Annotated[
     str, StringConstraints(min_length=1, max_length=20_000), Allowed("a text of 1 to 20,000 characters")
 ]
 Secret = Annotated[
-    Annotated[SecretStr, AfterValidator(_visible)] | None,
+    Annotated[SecretStr, _matching(r"[!-~]{1,512}")] | None,
     Allowed("visible ASCII, 1 to 512 characters without spaces"),
 ]
 DatabaseUrl = Annotated[
-    Annotated[SecretStr, AfterValidator(_database_url)] | None,
+    Annotated[SecretStr, _matching(r"postgres(ql)?://[!-~]{1,2000}")] | None,
     Allowed("a URL such as postgresql://user:password@host:5432/database"),
 ]
 ClusterName = Annotated[
@@ -176,7 +167,7 @@ ClusterName = Annotated[
     Allowed("1 to 63 small letters, digits, `.`, `-` and `_`"),
 ]
 RedisUrl = Annotated[
-    Annotated[SecretStr, AfterValidator(_redis_url)] | None,
+    Annotated[SecretStr, _matching(r"(rediss?|unix)://[!-~]{1,2000}")] | None,
     Allowed("a URL such as redis://user:password@host:6379/0"),
 ]
 BaseUrl = Annotated[
