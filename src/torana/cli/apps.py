@@ -11,8 +11,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from torana.cli.flags import CommonOptions
-
 
 class CommandGroup(TyperGroup):
     """A group of commands that finds a command without importing pydantic."""
@@ -33,33 +31,34 @@ class CommandGroup(TyperGroup):
 
 
 class _App(typer.Typer):
-    """An application whose commands may have the parameter ``options`` for the common options."""
+    """An application whose commands may have a parameter ``options``, a dataclass with a field per option."""
 
     def command(self, name: str | None = None, **attributes: Any) -> Callable[[Any], Any]:
         """Return a decorator that adds a command."""
         register = super().command(name, **attributes)
 
         def add(function: Callable[..., None]) -> Callable[..., None]:
-            register(_with_common_options(function))
+            register(_with_options(function))
             return function
 
         return add
 
 
-def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function with one parameter for each common option, which Typer reads, for ``options``."""
+def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function with one parameter for each field of ``options``, which Typer reads."""
     signature = inspect.signature(function, eval_str=True)
     if "options" not in signature.parameters:
         return function
-    common = inspect.signature(CommonOptions, eval_str=True).parameters
+    kind = signature.parameters["options"].annotation
+    fields = inspect.signature(kind, eval_str=True).parameters
 
     @wraps(function)
     def run(**arguments: Any) -> None:
-        options = CommonOptions(**{name: arguments.pop(name) for name in common})
+        options = kind(**{name: arguments.pop(name) for name in fields})
         function(**arguments, options=options)
 
     own = [one for one in signature.parameters.values() if one.name != "options"]
-    vars(run)["__signature__"] = signature.replace(parameters=[*own, *common.values()])
+    vars(run)["__signature__"] = signature.replace(parameters=[*own, *fields.values()])
     return run
 
 

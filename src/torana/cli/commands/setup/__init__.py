@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
@@ -13,50 +14,53 @@ from torana.cli.apps import new_app
 from torana.cli.flags import ConfigFlag, JsonFlag
 from torana.errors import OperatorError
 
-if TYPE_CHECKING:
-    from torana.cli.commands.setup.steps import SetupOptions
-
 app = new_app()
 
 
-@app.command()
-def setup(
+@dataclass(frozen=True, kw_only=True)
+class SetupOptions:
+    """The options of ``torana setup``; None where the operator is asked."""
+
     provider: Annotated[
         str | None,
         typer.Option(
             help="The provider of the model: ollama, lm-studio, llama.cpp, vllm, openai, anthropic, google, "
             "openrouter, groq, deepseek, other or builtin."
         ),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="The model, by the provider's name for it.")] = None,
+    ] = None
+    model: Annotated[str | None, typer.Option(help="The model, by the provider's name for it.")] = None
     base_url: Annotated[
         str | None, typer.Option(help="The base URL of a Chat Completions API. Only for the provider other.")
-    ] = None,
-    key_stdin: Annotated[
+    ] = None
+    key_from_input: Annotated[
         bool, typer.Option("--key-stdin", help="Read the provider's key from standard input.")
-    ] = False,
+    ] = False
     token: Annotated[
         bool | None, typer.Option("--token/--no-token", help="Require a token for HTTP requests.")
-    ] = None,
+    ] = None
     platform: Annotated[
         str | None, typer.Option(help="The chat platform to connect, such as telegram, or none.")
-    ] = None,
-    option: Annotated[
+    ] = None
+    options: Annotated[
         list[str] | None,
         typer.Option(
-            help="A setting of the chat platform, as NAME=VALUE; repeat for several. Do not give secrets here."
+            "--option",
+            help="A setting of the chat platform, as NAME=VALUE; repeat for several. Do not give secrets here.",
         ),
-    ] = None,
+    ] = None
     service: Annotated[
         bool | None, typer.Option("--service/--no-service", help="Install the gateway as a service.")
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="Use the default answer if no option answers a question."),
-    ] = False,
-    config: ConfigFlag = None,
-    as_json: JsonFlag = False,
-) -> None:
+    ] = None
+    defaults: Annotated[
+        bool, typer.Option("--yes", "-y", help="Use the default answer if no option answers a question.")
+    ] = False
+    config: ConfigFlag = None
+    #: Standard output is for one document: programs of the system must not write to it.
+    as_json: JsonFlag = False
+
+
+@app.command()
+def setup(options: SetupOptions) -> None:
     """Choose a language model, connect a chat platform, and write .env and torana.toml.
 
     Each question can be answered with an option. Secrets are read from their variables, such as
@@ -64,25 +68,6 @@ def setup(
     is written before all checks have passed and you have seen the changes. Run the command again at any time.
     """
     # Imported here so that the help of the command is printed at once.
-    from torana.cli.commands.setup.steps import SetupOptions
-
-    options = SetupOptions(
-        provider=provider,
-        model=model,
-        base_url=base_url,
-        key_from_input=key_stdin,
-        token=token,
-        platform=platform,
-        options=tuple(option or ()),
-        service=service,
-        defaults=yes,
-        config=config,
-        as_json=as_json,
-    )
-    _run(options)
-
-
-def _run(options: SetupOptions) -> None:
     from torana.cli.commands.setup.steps import run_setup
 
     try:

@@ -13,7 +13,7 @@ import typer
 
 from torana.cli import app
 from torana.cli.commands.models.choice import ChosenModel, check_environment, choose_model, test_model
-from torana.cli.commands.setup import files, platforms
+from torana.cli.commands.setup import SetupOptions, files, platforms
 from torana.cli.commands.setup.platforms import ConnectedPlatform, FirstSender
 from torana.cli.commands.setup.questions import Questions, questions
 from torana.cli.remote import act_by_hand, run_by_hand, running_gateway
@@ -30,24 +30,6 @@ from torana.store.engine.database import Database
 T = TypeVar("T")
 
 _TOKEN = "TORANA_GATEWAY_TOKEN"  # noqa: S105 - the name of a variable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupOptions:
-    """The options of ``torana setup``; None where the operator is asked."""
-
-    provider: str | None = None
-    model: str | None = None
-    base_url: str | None = None
-    key_from_input: bool = False
-    token: bool | None = None
-    platform: str | None = None
-    options: tuple[str, ...] = ()
-    service: bool | None = None
-    defaults: bool = False
-    config: Path | None = None
-    #: Standard output is for one document: programs of the system must not write to it.
-    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +108,7 @@ def _connect(ask: Questions, wishes: SetupOptions, place: SettingsFiles) -> Conn
     return platforms.connect(
         ask,
         kind=wishes.platform,
-        options=wishes.options,
+        options=wishes.options or (),
         environ=place.all_variables,
         current=_accounts(place),
     )
