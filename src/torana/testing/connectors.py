@@ -233,6 +233,23 @@ async def listening(
             await run
 
 
+@asynccontextmanager
+async def _chat(platform: Platform) -> AsyncGenerator[tuple[Line, Place]]:
+    """Run a connector, and yield it with the place of a message that it has received."""
+    async with listening(platform) as line:
+        await platform.say("hello")
+        yield line, (await line.next()).place
+
+
+async def _show_in_parts(platform: Platform, line: Line, text: str, place: Place) -> str:
+    """Send the parts of a reply, and return the text that the platform shows."""
+    abilities = platform.connector.abilities
+    pieces = split(text, abilities)
+    for number, piece in enumerate(pieces):
+        await line.connector.send(part(abilities.render(piece), place, number=number))
+    return " ".join(one.text for one in await platform.shown(len(pieces)))
+
+
 def part(text: str, place: Place, *, number: int = 0, edits: str | None = None, key: str = "") -> Part:
     """Return a part with a new key."""
     return Part(key=key or str(uuid4()), place=place, text=text, number=number, edits=edits)
@@ -438,35 +455,21 @@ class _OutgoingContract:
 
     async def test_each_part_of_a_long_reply_is_accepted(self, platform: Platform) -> None:
         """The platform accepts each part, and no text is lost between parts."""
-        abilities = platform.connector.abilities
-        words = [f"word{n}" for n in range(min(abilities.length // 3, 3_000))]
+        words = [f"word{n}" for n in range(min(platform.connector.abilities.length // 3, 3_000))]
         text = "\n\n".join(" ".join(words[i : i + 40]) for i in range(0, len(words), 40))
-        async with listening(platform) as line:
-            await platform.say("tell me much")
-            place = (await line.next()).place
-            pieces = split(text, abilities)
-            for number, piece in enumerate(pieces):
-                await line.connector.send(part(abilities.render(piece), place, number=number))
-            shown = " ".join(one.text for one in await platform.shown(len(pieces)))
+        async with _chat(platform) as (line, place):
+            shown = await _show_in_parts(platform, line, text, place)
             assert [word for word in words if word not in shown] == []
 
     async def test_reply_of_only_markup_is_accepted(self, platform: Platform) -> None:
         """The platform accepts any Markdown that a model writes."""
-        abilities = platform.connector.abilities
-        async with listening(platform) as line:
-            await platform.say("surprise me")
-            place = (await line.next()).place
-            pieces = split(BOMB, abilities)
-            for number, piece in enumerate(pieces):
-                await line.connector.send(part(abilities.render(piece), place, number=number))
-            assert "deep" in " ".join(one.text for one in await platform.shown(len(pieces)))
+        async with _chat(platform) as (line, place):
+            assert "deep" in await _show_in_parts(platform, line, BOMB, place)
 
     @pytest.mark.parametrize("seconds", [7.0, None])
     async def test_rate_limit_raises_retry_later(self, platform: Platform, seconds: float | None) -> None:
         """After a rate limit, ``RetryLater`` has the platform's time, and a later call succeeds."""
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
+        async with _chat(platform) as (line, place):
             await platform.limit(seconds)
             with pytest.raises(RetryLater) as raised:
                 await line.connector.send(_rendered(platform, "too early", place))
@@ -476,18 +479,14 @@ class _OutgoingContract:
 
     async def test_platform_failure_raises_an_error(self, platform: Platform) -> None:
         """A failure raises ``RetryLater`` or ``OutcomeUnknown``."""
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
+        async with _chat(platform) as (line, place):
             await platform.fail()
             with pytest.raises((RetryLater, OutcomeUnknown)):
                 await line.connector.send(_rendered(platform, "lost?", place))
 
     async def test_refused_message_raises_permanent_error(self, platform: Platform) -> None:
         """A permanent error raises ``PermanentError``."""
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
+        async with _chat(platform) as (line, place):
             await platform.refuse_message()
             with pytest.raises(PermanentError):
                 await line.connector.send(_rendered(platform, "no", place))
@@ -496,9 +495,7 @@ class _OutgoingContract:
         """A preview and the final text are one message."""
         if not platform.connector.abilities.edits:
             pytest.skip("this platform has no edits")
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
+        async with _chat(platform) as (line, place):
             preview = await line.connector.send(_rendered(platform, "thinking", place))
             final = _rendered(platform, "thought it over", place, edits=preview)
             await line.connector.send(final)
@@ -511,9 +508,7 @@ class _OutgoingContract:
         repeat = platform.connector.abilities.repeat
         if repeat == "blind":
             pytest.skip("this platform has no keys and cannot be asked")
-        async with listening(platform) as line:
-            await platform.say("hello")
-            place = (await line.next()).place
+        async with _chat(platform) as (line, place):
             message = _rendered(platform, "only once", place)
             if repeat == "readable":
                 assert await line.connector.find(message) is None
@@ -528,9 +523,8 @@ class _OutgoingContract:
 
     async def test_typing_raises_no_error(self, platform: Platform) -> None:
         """The typing indicator causes no error."""
-        async with listening(platform) as line:
-            await platform.say("hello")
-            await line.connector.typing((await line.next()).place)
+        async with _chat(platform) as (line, place):
+            await line.connector.typing(place)
 
 
 class _ConnectionContract:
