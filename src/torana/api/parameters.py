@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header, Path, Query
 
@@ -36,6 +37,13 @@ LastEventId = Annotated[
     str, Header(alias="Last-Event-ID", description="The id of the last event that the client received.")
 ]
 AfterEvent = Annotated[str, Query(description="`Last-Event-ID`, for clients that cannot send headers.")]
+
+
+def one_of_values(description: str, values: Sequence[str], *, optional: bool = True) -> Any:
+    """Return the query parameter with one of the values; an ``optional`` one can be empty."""
+    allowed = ["", *values] if optional else list(values)
+    return Query(description=description, max_length=20, json_schema_extra={"enum": allowed})
+
 
 #: The 400 of an endpoint with these parameters.
 INVALID_PAGE = "`limit` or `after` is invalid."

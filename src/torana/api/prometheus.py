@@ -16,6 +16,9 @@ from torana.tools.mcp.supervisor import McpStatus
 #: The states of deliveries that are in progress or held.
 _OPEN = tuple(state for state in DELIVERY_STATES if state not in ("sent", "dropped"))
 
+_ENDED = "Turns that ended since the start."
+_OLDEST = "Wait of the oldest turn that the agent has not begun."
+
 #: The name and the meaning of each stage's histogram.
 _DURATIONS: Mapping[Stage, tuple[str, str]] = {
     "request": ("torana_http_request_duration_seconds", "HTTP requests, until the end of the response."),
@@ -49,9 +52,11 @@ def exposition(
     registry.register(
         _Families(
             [
-                _turns(turns),
-                _ended_turns_metric(ended),
-                _oldest_wait_metric(oldest_wait),
+                _by_state(
+                    GaugeMetricFamily("torana_turns", "Turns that have not ended.", labels=["state"]), turns
+                ),
+                _by_state(CounterMetricFamily("torana_turns_ended", _ENDED, labels=["state"]), ended),
+                GaugeMetricFamily("torana_queue_oldest_seconds", _OLDEST, value=oldest_wait),
                 *_durations(measurements.durations),
                 *_usage(measurements.spent),
                 *_connections(connectors),
@@ -73,24 +78,10 @@ class _Families(Collector):
         return self._families
 
 
-def _turns(counts: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily("torana_turns", "Turns that have not ended.", labels=["state"])
+def _by_state(family: GaugeMetricFamily | CounterMetricFamily, counts: Mapping[Any, int]) -> Metric:
     for state, count in counts.items():
         family.add_metric([state], count)
     return family
-
-
-def _ended_turns_metric(counts: Mapping[TurnState, int]) -> Metric:
-    family = CounterMetricFamily("torana_turns_ended", "Turns that ended since the start.", labels=["state"])
-    for state, count in counts.items():
-        family.add_metric([state], count)
-    return family
-
-
-def _oldest_wait_metric(seconds: float) -> Metric:
-    return GaugeMetricFamily(
-        "torana_queue_oldest_seconds", "Wait of the oldest turn that the agent has not begun.", value=seconds
-    )
 
 
 def _durations(durations: Mapping[Stage, Mapping[tuple[str, ...], Histogram]]) -> Iterable[Metric]:

@@ -67,16 +67,16 @@ _DETAILS = {
 }
 
 
-async def read_body(request: Request, model: type[Model], *, within: float) -> Model:
+async def read_body(request: Request, model: type[Model]) -> Model:
     """Return the request's JSON object as a model. Raises ``InvalidField`` and ``read_object``'s errors."""
-    raw = await _read_json(request, within=within, limit=BODY_LIMIT)
+    raw = await _read_json(request, within=services_of(request).body_timeout, limit=BODY_LIMIT)
     async with _pace(request, len(raw)):
         return _validate(model, _parse_clean(raw))
 
 
-async def read_optional_body(request: Request, model: type[Model], *, within: float) -> Model:
+async def read_optional_body(request: Request, model: type[Model]) -> Model:
     """Return the request's JSON object as a model; without a body, the model's defaults."""
-    return _validate(model, await optional_object(request, within=within))
+    return _validate(model, await optional_object(request, within=services_of(request).body_timeout))
 
 
 async def read_object(request: Request, *, within: float, limit: int = BODY_LIMIT) -> dict[str, Any]:

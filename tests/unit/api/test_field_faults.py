@@ -1,6 +1,7 @@
 """Invalid fields of request bodies become field faults."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ async def read(model: type[RequestBody], **document: Any) -> RequestBody:
         return {"type": "http.request", "body": json.dumps(document).encode()}
 
     headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
-    return await read_body(Request(scope, receive), model, within=5)
+    state = {"services": SimpleNamespace(body_timeout=5)}
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers, "state": state}
+    return await read_body(Request(scope, receive), model)
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,11 @@ async def approval(request: Request, approval_id: Id) -> ApprovalBody:
     openapi_extra={"requestBody": json_body(DecisionRequest)},
 )
 async def decide_by_id(request: Request, approval_id: Id) -> ApprovalBody:
-    services = services_of(request)
-    decision = await read_body(request, DecisionRequest, within=services.body_timeout)
+    decision = await read_body(request, DecisionRequest)
     principal = current_principal(request)
     if decision.decision == "approve" and decision.digest is None:
         raise wrong("digest", "must be the `digest` of the reviewed call")
-    decided = await services.turns.approvals.decide_by_id(
+    decided = await services_of(request).turns.approvals.decide_by_id(
         principal.view, approval_id, _choice(decision), act(request)
     )
     if size_of(decided) > LONG:
@@ -88,10 +87,9 @@ async def decide_by_id(request: Request, approval_id: Id) -> ApprovalBody:
     openapi_extra={"requestBody": json_body(DecisionRequest)},
 )
 async def decide_approval(request: Request, turn_id: Id, call_id: _CallId) -> ApprovalBody:
-    services = services_of(request)
-    decision = await read_body(request, DecisionRequest, within=services.body_timeout)
+    decision = await read_body(request, DecisionRequest)
     principal = current_principal(request)
-    decided = await services.turns.approvals.decide(
+    decided = await services_of(request).turns.approvals.decide(
         principal.view, turn_id, call_id, _choice(decision), act(request)
     )
     if size_of(decided) > LONG:

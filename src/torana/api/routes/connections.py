@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query, Request
+from fastapi import Request
 
 from torana.api.dependencies import act, services_of
 from torana.api.openapi import json_body, problem_responses
-from torana.api.parameters import After, Id, Limit, page_size
+from torana.api.parameters import After, Id, Limit, one_of_values, page_size
 from torana.api.request_body import one_of, read_body
 from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.connections import (
@@ -22,14 +22,7 @@ from torana.api.schemas.connections import (
 )
 from torana.messages import DELIVERY_STATES, EVERYONE
 
-_State = Annotated[
-    str,
-    Query(
-        description="Only deliveries in this state.",
-        max_length=20,
-        json_schema_extra={"enum": ["", *DELIVERY_STATES]},
-    ),
-]
+_State = Annotated[str, one_of_values("Only deliveries in this state.", DELIVERY_STATES)]
 
 router = new_router(require_scopes("admin"))
 
@@ -114,9 +107,8 @@ async def list_senders(request: Request) -> SendersBody:
     openapi_extra={"requestBody": json_body(PairingRequest)},
 )
 async def approve_sender(request: Request) -> SenderBody:
-    services = services_of(request)
-    body = await read_body(request, PairingRequest, within=services.body_timeout)
-    connections = services.connections
+    body = await read_body(request, PairingRequest)
+    connections = services_of(request).connections
     paired = await connections.pairing.approve(
         body.who, user=body.user or None, kinds=connections.kinds(), act=act(request)
     )
@@ -133,8 +125,7 @@ async def approve_sender(request: Request) -> SenderBody:
     openapi_extra={"requestBody": json_body(DenialRequest)},
 )
 async def deny_sender(request: Request) -> SenderBody:
-    services = services_of(request)
-    body = await read_body(request, DenialRequest, within=services.body_timeout)
-    connections = services.connections
+    body = await read_body(request, DenialRequest)
+    connections = services_of(request).connections
     paired = await connections.pairing.deny(body.who, kinds=connections.kinds(), act=act(request))
     return SenderBody.model_validate(paired)

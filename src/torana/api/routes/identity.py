@@ -54,7 +54,7 @@ async def me(request: Request) -> MeBody:
 async def create_sign_in_code(request: Request) -> SignInCodeBody:
     _check_needed(request)
     services = services_of(request)
-    body = await read_optional_body(request, SignInCodeRequest, within=services.body_timeout)
+    body = await read_optional_body(request, SignInCodeRequest)
     new = NewCode(
         scopes=None if body.scopes is None else frozenset(body.scopes),
         user=body.user,

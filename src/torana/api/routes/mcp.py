@@ -37,7 +37,7 @@ async def list_servers(request: Request) -> McpServersBody:
 )
 async def approve_tools(request: Request, server: Id) -> McpDetailsBody:
     services = services_of(request)
-    held = (await read_body(request, ApprovalOfTools, within=services.body_timeout)).held
+    held = (await read_body(request, ApprovalOfTools)).held
     services.mcp.check_held(server, held)
     await services.people.audit.add(act(request), "mcp.approve", server, held=held)
     return McpDetailsBody.from_supervisor(await services.mcp.approve(server, held))

@@ -102,7 +102,7 @@ async def memories(
 )
 async def remember(request: Request, response: Response, user: UserInPath) -> MemoryBody:
     services = services_of(request)
-    body = await read_body(request, MemoryRequest, within=services.body_timeout)
+    body = await read_body(request, MemoryRequest)
     async with _count_request(services, request):
         kept = await services.memory.remember(
             user, body.text, subject=body.subject or "", turn_id=None, act=oversight(request)
@@ -164,7 +164,7 @@ async def memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryWit
 )
 async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryBody:
     services = services_of(request)
-    change = await read_body(request, MemoryChange, within=services.body_timeout)
+    change = await read_body(request, MemoryChange)
     text = change.text if "text" in change.model_fields_set else None
     subject = change.subject or "" if "subject" in change.model_fields_set else None
     async with _count_request(services, request):

@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
-from torana.api.parameters import After, Id, Limit, page_size
+from torana.api.parameters import After, Id, Limit, one_of_values, page_size
 from torana.api.request_body import named_user, one_of, read_body
 from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
@@ -22,14 +22,7 @@ _MISSING = "There is no such schedule."
 _ENDED = "The schedule has ended."
 _NOT_ACTIVE = "The schedule has ended or is paused."
 
-_State = Annotated[
-    str,
-    Query(
-        description="Only schedules in this state.",
-        max_length=20,
-        json_schema_extra={"enum": ["", *SCHEDULE_STATES]},
-    ),
-]
+_State = Annotated[str, one_of_values("Only schedules in this state.", SCHEDULE_STATES)]
 _User = Annotated[str, Query(alias="userId", description="Only schedules of this user.", max_length=ID_LIMIT)]
 
 router = new_router()
@@ -73,10 +66,9 @@ async def schedules(
     openapi_extra={"requestBody": json_body(ScheduleRequest)},
 )
 async def schedule_new(request: Request, response: Response) -> ScheduleBody:
-    services = services_of(request)
-    body = await read_body(request, ScheduleRequest, within=services.body_timeout)
+    body = await read_body(request, ScheduleRequest)
     new = _new_schedule(body, current_principal(request))
-    made = await services.schedules.make(new, act=oversight(request))
+    made = await services_of(request).schedules.make(new, act=oversight(request))
     response.headers["Location"] = f"schedules/{made.id}"
     return ScheduleBody.model_validate(made)
 

@@ -99,13 +99,12 @@ async def session(request: Request, session_id: Id) -> SessionBody:
     openapi_extra={"requestBody": json_body(SessionChange)},
 )
 async def change_session(request: Request, session_id: Id) -> SessionBody:
-    services = services_of(request)
-    change = await read_body(request, SessionChange, within=services.body_timeout)
+    change = await read_body(request, SessionChange)
     values = SessionValues(
         title=change.title if "title" in change.model_fields_set else UNCHANGED, archived=change.archived
     )
     view = current_principal(request).view
-    changed = await services.changes.change(view, session_id, values=values, act=oversight(request))
+    changed = await services_of(request).changes.change(view, session_id, values=values, act=oversight(request))
     return SessionBody.model_validate(changed)
 
 
@@ -171,7 +170,7 @@ async def export_session(
 )
 async def fork_session(request: Request, session_id: Id) -> SessionBody:
     services = services_of(request)
-    body = await read_optional_body(request, ForkBody, within=services.body_timeout)
+    body = await read_optional_body(request, ForkBody)
     principal = current_principal(request)
     async with (
         services.copies.slot(principal.sharer),

@@ -19,7 +19,6 @@ from torana.api.schemas.skills import (
     SkillRequest,
     SkillStandingsBody,
 )
-from torana.api.services import Services
 from torana.errors import ScopeMissing
 from torana.skills.installation.archive import PACKED_LIMIT
 from torana.skills.installation.installer import UPLOAD, unknown_skill
@@ -72,7 +71,7 @@ async def list_skills(request: Request) -> SkillStandingsBody:
     summary="Get a skill with its needs and the findings in it, to review it before an approval",
 )
 async def show_skill(request: Request, slug: Id) -> SkillDetailBody:
-    return await _details(services_of(request), slug)
+    return await _details(request, slug)
 
 
 @router.post(
@@ -94,17 +93,16 @@ async def show_skill(request: Request, slug: Id) -> SkillDetailBody:
     openapi_extra={"requestBody": archive_body(SkillRequest, archives=ARCHIVES)},
 )
 async def install_skill(request: Request, path: _PathQuery = "", origin: _OriginQuery = "") -> SkillDetailBody:
-    services = services_of(request)
     _check_unbound(request)
-    changes = services.skills.changes
+    changes = services_of(request).skills.changes
     if media_type(request.headers) in ARCHIVES:
-        archive = await _archive(request, services)
+        archive = await _archive(request)
         origin = origin if origin and "admin" in current_principal(request).scopes else UPLOAD
         made = await changes.install_archive(archive, origin=origin, path=path or None, act=act(request))
     else:
-        body = await read_body(request, SkillRequest, within=services.body_timeout)
+        body = await read_body(request, SkillRequest)
         made = await changes.install(body.source, path=body.path or None, act=act(request))
-    return await _details(services, made.slug)
+    return await _details(request, made.slug)
 
 
 @router.post(
@@ -125,14 +123,14 @@ async def install_skill(request: Request, path: _PathQuery = "", origin: _Origin
     openapi_extra={"requestBody": archive_body(None, archives=ARCHIVES)},
 )
 async def update_skill(request: Request, slug: Id) -> SkillDetailBody:
-    services = services_of(request)
     _check_unbound(request)
+    changes = services_of(request).skills.changes
     if media_type(request.headers) in ARCHIVES:
-        archive = await _archive(request, services)
-        await services.skills.changes.update_from_archive(slug, archive, act=act(request))
+        archive = await _archive(request)
+        await changes.update_from_archive(slug, archive, act=act(request))
     else:
-        await services.skills.changes.update(slug, act=act(request))
-    return await _details(services, slug)
+        await changes.update(slug, act=act(request))
+    return await _details(request, slug)
 
 
 @router.delete(
@@ -164,12 +162,11 @@ async def remove_skill(request: Request, slug: Id) -> RemovedSkillBody:
     openapi_extra={"requestBody": json_body(SkillApproval)},
 )
 async def approve_skill(request: Request, slug: Id) -> SkillDetailBody:
-    services = services_of(request)
-    approval = await read_body(request, SkillApproval, within=services.body_timeout)
-    await services.skills.changes.approve(
+    approval = await read_body(request, SkillApproval)
+    await services_of(request).skills.changes.approve(
         slug, digest=approval.digest, grant=approval.scripts is not False, act=act(request)
     )
-    return await _details(services, slug)
+    return await _details(request, slug)
 
 
 @router.post(
@@ -186,9 +183,8 @@ async def approve_skill(request: Request, slug: Id) -> SkillDetailBody:
     summary="Enable a disabled skill as it was approved",
 )
 async def enable_skill(request: Request, slug: Id) -> SkillDetailBody:
-    services = services_of(request)
-    await services.skills.changes.enable(slug, act=act(request))
-    return await _details(services, slug)
+    await services_of(request).skills.changes.enable(slug, act=act(request))
+    return await _details(request, slug)
 
 
 @router.post(
@@ -206,15 +202,15 @@ async def enable_skill(request: Request, slug: Id) -> SkillDetailBody:
     summary="Disable a skill until it is enabled again",
 )
 async def disable_skill(request: Request, slug: Id) -> SkillDetailBody:
-    services = services_of(request)
     _check_unbound(request)
-    await services.skills.changes.disable(slug, act=act(request))
-    return await _details(services, slug)
+    await services_of(request).skills.changes.disable(slug, act=act(request))
+    return await _details(request, slug)
 
 
-async def _details(services: Services, slug: str) -> SkillDetailBody:
-    async with services.skills.reporting:
-        found = await anyio.to_thread.run_sync(services.skills.changes.statuses.get, slug)
+async def _details(request: Request, slug: str) -> SkillDetailBody:
+    skills = services_of(request).skills
+    async with skills.reporting:
+        found = await anyio.to_thread.run_sync(skills.changes.statuses.get, slug)
     if found is None:
         raise unknown_skill(slug)
     return SkillDetailBody.from_details(found)
@@ -228,5 +224,6 @@ def _check_unbound(request: Request) -> None:
         )
 
 
-async def _archive(request: Request, services: Services) -> bytes:
-    return await read_bytes(request, limit=PACKED_LIMIT, within=_ARCHIVE_TIME_FACTOR * services.body_timeout)
+async def _archive(request: Request) -> bytes:
+    within = _ARCHIVE_TIME_FACTOR * services_of(request).body_timeout
+    return await read_bytes(request, limit=PACKED_LIMIT, within=within)

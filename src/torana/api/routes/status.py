@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 
 from torana.api.dependencies import services_of
 from torana.api.openapi import problem_responses
-from torana.api.parameters import Limit, page_size
+from torana.api.parameters import Limit, one_of_values, page_size
 from torana.api.request_body import one_of
 from torana.api.routes.router import new_router
 from torana.api.schemas.connections import StatusBody
@@ -20,14 +20,7 @@ from torana.api.schemas.operation import LogBody, LogLineBody, SettingsBody
 from torana.api.serving import endpoints
 from torana.log_tail import LOG_LEVELS, read_tail
 
-_Level = Annotated[
-    str,
-    Query(
-        description="Only lines of this level or a higher one.",
-        max_length=20,
-        json_schema_extra={"enum": list(LOG_LEVELS)},
-    ),
-]
+_Level = Annotated[str, one_of_values("Only lines of this level or a higher one.", LOG_LEVELS, optional=False)]
 
 router = new_router(Depends(endpoints.ADMIN_SCOPES))
 

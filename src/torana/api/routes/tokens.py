@@ -48,15 +48,14 @@ async def tokens(request: Request, limit: Limit = "50", after: After = "") -> To
     openapi_extra={"requestBody": json_body(TokenRequest)},
 )
 async def create_token(request: Request) -> IssuedTokenBody:
-    services = services_of(request)
-    body = await read_body(request, TokenRequest, within=services.body_timeout)
+    body = await read_body(request, TokenRequest)
     new = NewToken(
         user=body.user,
         scopes=DEFAULT_SCOPES if body.scopes is None else frozenset(body.scopes),
         label=body.label or "",
         lifetime=None if body.expires_in is None else timedelta(seconds=body.expires_in),
     )
-    issued = await services.people.tokens.create(new, act=act(request))
+    issued = await services_of(request).people.tokens.create(new, act=act(request))
     return IssuedTokenBody.from_token(issued.token, token=issued.secret)
 
 
@@ -71,10 +70,9 @@ async def create_token(request: Request) -> IssuedTokenBody:
     openapi_extra={"requestBody": json_body(RotationRequest, required=False)},
 )
 async def rotate_token(request: Request, token_id: Id) -> IssuedTokenBody:
-    services = services_of(request)
-    body = await read_optional_body(request, RotationRequest, within=services.body_timeout)
+    body = await read_optional_body(request, RotationRequest)
     overlap = DEFAULT_OVERLAP if body.overlap is None else timedelta(seconds=body.overlap)
-    issued = await services.people.tokens.rotate(token_id, overlap=overlap, act=act(request))
+    issued = await services_of(request).people.tokens.rotate(token_id, overlap=overlap, act=act(request))
     return IssuedTokenBody.from_token(issued.token, token=issued.secret)
 
 

@@ -18,6 +18,7 @@ from torana.api.parameters import (
     Limit,
     Since,
     Until,
+    one_of_values,
     page_size,
     time_of,
 )
@@ -31,14 +32,7 @@ from torana.store.rows.reports.turn_lists import TurnFilter
 
 _PROBLEMS = {404: "There is no such turn.", 410: "The turn was erased, with its session or its user."}
 
-_State = Annotated[
-    str,
-    Query(
-        description="Only turns in this state.",
-        max_length=20,
-        json_schema_extra={"enum": ["", *TURN_STATES]},
-    ),
-]
+_State = Annotated[str, one_of_values("Only turns in this state.", TURN_STATES)]
 
 router = new_router()
 

@@ -8,7 +8,7 @@ from fastapi import Query, Request
 
 from torana.api.dependencies import services_of
 from torana.api.openapi import problem_responses
-from torana.api.parameters import Limit, bounded_number, page_size
+from torana.api.parameters import Limit, bounded_number, one_of_values, page_size
 from torana.api.request_body import one_of
 from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.usage import BreakdownBody, GatewaySpendingBody, UserSpendingBody
@@ -28,10 +28,8 @@ _Days = Annotated[
 ]
 _By = Annotated[
     str,
-    Query(
-        description="Also break the usage of these days down by this dimension, into at most `limit` groups.",
-        max_length=20,
-        json_schema_extra={"enum": ["", *DIMENSIONS]},
+    one_of_values(
+        "Also break the usage of these days down by this dimension, into at most `limit` groups.", DIMENSIONS
     ),
 ]
 _INVALID = "`days` is invalid."
@@ -47,11 +45,8 @@ router = new_router()
     summary="Get the usage of all users together, and the state of the global limits",
 )
 async def usage(request: Request, days: _Days = "30", by: _By = "", limit: Limit = "50") -> GatewaySpendingBody:
-    spending, period, largest = (
-        services_of(request).spending,
-        bounded_number("days", days, 1, USAGE_DAYS_LIMIT),
-        page_size(limit),
-    )
+    spending = services_of(request).spending
+    period, largest = bounded_number("days", days, 1, USAGE_DAYS_LIMIT), page_size(limit)
     found = None
     if by:
         dimension = one_of("by", by, DIMENSIONS)
