@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
 
 from torana.config import Loaded, Settings
 from torana.connectors.registry import Account, check_accounts, read_accounts, sender_prefixes
@@ -24,19 +23,11 @@ _log = logging.getLogger(__name__)
 class Reload:
     """Reads the settings again from their sources and applies those that can change."""
 
-    def __init__(
-        self,
-        *,
-        loaded: Loaded,
-        connectors: Connectors,
-        audit: AuditRecord,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
+    def __init__(self, *, loaded: Loaded, connectors: Connectors, audit: AuditRecord) -> None:
         self._loaded = loaded
         self._kinds = sender_prefixes(loaded.settings.connectors)
         self._connectors = connectors
         self._audit = audit
-        self._clock = clock
         #: Serialises reloads, so that the settings that were read last are applied last.
         self._one_at_a_time = asyncio.Lock()
 
@@ -47,7 +38,7 @@ class Reload:
     async def by_signal(self) -> None:
         """Reload on a signal to this process. The result is in the log."""
         try:
-            await self.by_act(Act(principal="operator", source="signal", at=self._clock()))
+            await self.by_act(Act(principal="operator", source="signal", at=utc_now()))
         except SettingsFaulty:
             pass  # by_act has logged it
         except GatewayError as error:

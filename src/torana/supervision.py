@@ -137,9 +137,9 @@ async def cancel_with_grace(task: asyncio.Task[Any], *, seconds: float = _END) -
         task.exception()  # marks it as retrieved
 
 
-def backoff(failures: int, *, first: float = 1.0, last: float = 300.0) -> float:
-    """Return the seconds before the next attempt: doubled with each failure, up to ``last``, with jitter."""
-    return _add_jitter(min(last, first * 2 ** min(failures, 20)))
+def backoff(failures: int, *, first: float = 1.0) -> float:
+    """Return the seconds before the next attempt: doubled with each failure up to 300, with jitter."""
+    return _add_jitter(min(300.0, first * 2 ** min(failures, 20)))
 
 
 def _add_jitter(seconds: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from datetime import datetime
 from functools import partial
@@ -47,20 +47,11 @@ class ReplicaWatch:
     when another replica announces a change. The activity of all replicas is shared.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        runner: Runner,
-        recovery: Recovery,
-        approvals: Approvals,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, *, database: Database, runner: Runner, recovery: Recovery, approvals: Approvals) -> None:
         self._database = database
         self._runner = runner
         self._recovery = recovery
         self._approvals = approvals
-        self._pause = pause
         self._activity = ActivitySharing(database=database, activity=runner.live.activity)
         #: The end of the lease of each replica that seems to have ended, and the number of checks that saw it.
         self._suspected: dict[str, tuple[datetime, int]] = {}
@@ -175,8 +166,8 @@ class ReplicaWatch:
                 _log.debug("replicas_not_checked", extra={"reason": error.detail})
             except Exception:  # noqa: BLE001 - the lease must be renewed
                 _log.exception("replicas_not_checked")
-            await self._pause(_GAP)
-            await wait_first(self._announced, self._pause(_CHECK))
+            await asyncio.sleep(_GAP)
+            await wait_first(self._announced, asyncio.sleep(_CHECK))
 
     async def _keep_listening(self, announcements: Callable[[], AsyncGenerator[Announcement]]) -> None:
         """Check at once when another replica announces a change; reconnect after a lost connection."""
@@ -191,7 +182,7 @@ class ReplicaWatch:
                 level = logging.WARNING if listening else logging.DEBUG
                 _log.log(level, "announcements_lost", extra={"reason": str(error.__cause__)})
             listening = False
-            await self._pause(_RECONNECT)
+            await asyncio.sleep(_RECONNECT)
 
     def _receive(self, announcement: Announcement) -> None:
         if announcement.activity is not None:

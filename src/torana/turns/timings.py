@@ -26,17 +26,10 @@ class RequestTime:
 class TurnTimings:
     """Notes when the actions of an attempt begin and end. The transactions of its journal store the times."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        *,
-        usage_of: Callable[[Sequence[ModelResponse]], Usage],
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
+    def __init__(self, turn: Turn, *, usage_of: Callable[[Sequence[ModelResponse]], Usage]) -> None:
         """``usage_of`` returns the usage and cost of responses."""
         self._turn = turn
         self._usage_of = usage_of
-        self._clock = clock
         self._times: list[Timing] = []
         #: The numbers of the times that changed since they were stored.
         self._changed: set[int] = set()
@@ -44,7 +37,7 @@ class TurnTimings:
 
     def begin_queue(self, *, waited: float) -> None:
         """Note that the turn waits for its start, since ``waited`` seconds ago."""
-        now = self._clock()
+        now = utc_now()
         since = datetime.fromtimestamp(now.timestamp() - waited, tz=now.tzinfo)
         self._begin("queue", at=self._turn.created_at if self._turn.attempt == 1 else since)
 
@@ -105,7 +98,7 @@ class TurnTimings:
             attempt=self._turn.attempt,
             number=number,
             kind=kind,
-            started_at=at or self._clock(),
+            started_at=at or utc_now(),
             step=step,
             name=name,
             call_id=call_id,
@@ -116,7 +109,7 @@ class TurnTimings:
 
     def _end(self, number: int, state: TimingState) -> None:
         if 0 <= number < len(self._times):
-            self._times[number] = replace(self._times[number], state=state, ended_at=self._clock())
+            self._times[number] = replace(self._times[number], state=state, ended_at=utc_now())
             self._changed.add(number)
 
     def _with_usage(self, time: Timing, response: ModelResponse) -> Timing:
