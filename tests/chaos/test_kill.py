@@ -156,7 +156,7 @@ class Client:
         except httpx2.ConnectError:  # nothing was sent
             await asyncio.sleep(0.2)
         except httpx2.HTTPStatusError as error:
-            if error.response.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
+            if error.response.status_code != 503:
                 raise
             self.counts["refusals"] += 1
             await asyncio.sleep(0.2)
