@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import pytest
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import Attachment, IncomingMessage, Place, Sender
+from torana.connectors.base import Attachment, IncomingMessage, MessageSink, Place, Sender
 from torana.connectors.platforms.matrix.client import Homeserver
 from torana.connectors.platforms.matrix.position import SyncPosition
 from torana.connectors.transport.concurrency import concurrently
@@ -97,7 +97,7 @@ async def test_message_that_cannot_be_taken_ends_connection_at_once(in_time: InT
         taken.set()
 
     async def listen() -> None:
-        async with in_time(), concurrently(sink) as hear:
+        async with in_time(), concurrently(cast("MessageSink", sink)) as hear:
             await hear(message("one"), take)
             await hear(message("two"), take)
             sink.let.release()
@@ -115,7 +115,7 @@ async def test_closing_waits_for_all_messages_and_begun_messages_are_bounded(
     sink, taken, text = Held(), list[str](), "x" * length
 
     async def listen() -> None:
-        async with concurrently(sink) as hear:
+        async with concurrently(cast("MessageSink", sink)) as hear:
             for number in range(most + 50):
 
                 async def take(number: int = number) -> None:
@@ -187,7 +187,7 @@ async def test_position_of_matrix_passes_no_message_in_progress(in_time: InTime)
         async def hear(self, heard: IncomingMessage) -> None:
             await gates[heard.text].wait()
 
-    async with in_time(), concurrently(Sink()) as hear:
+    async with in_time(), concurrently(cast("MessageSink", Sink())) as hear:
         for name in gates:
             async with position.poll(hear) as messages:
                 await messages.hear(message(name, name))

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf, nan
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import SecretStr
@@ -24,6 +24,7 @@ from torana.connectors.base import (
     RetryLater,
 )
 from torana.connectors.registry import Account
+from torana.connectors.runtime.ingress import Ingress
 from torana.connectors.runtime.supervisor import AccountLease, Status, Supervisor
 from torana.errors import ConfigInvalid
 from torana.messages import utc_now
@@ -87,7 +88,7 @@ class Watched:
         self.active = asyncio.Event()
         self.supervisor = Supervisor(
             account=Account(name="home", kind="test", values={}),
-            ingress=lambda _: Nowhere(),
+            ingress=lambda _: cast("Ingress", Nowhere()),
             deliver=Nowhere().deliver,
             lease=AccountLease(database=database, holder="here", clock=clock, duration=lease),
             clock=clock,

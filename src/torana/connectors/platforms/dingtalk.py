@@ -50,7 +50,7 @@ from torana.connectors.transport.http import (
     seconds,
     text_at,
 )
-from torana.connectors.transport.markup import Dialect, render
+from torana.connectors.transport.markup import Dialect
 from torana.connectors.transport.parsing import time_of
 from torana.connectors.transport.websocket import next_frame, open_socket
 
@@ -91,7 +91,7 @@ _MARKDOWN = Dialect(
 
 def _markdown(text: str) -> str:
     """Convert to the Markdown subset that all DingTalk clients support. Two spaces end a line."""
-    return re.sub(r"(?<!\n)\n(?!\n)", "  \n", render(text, _MARKDOWN))
+    return re.sub(r"(?<!\n)\n(?!\n)", "  \n", _MARKDOWN.render(text))
 
 
 class DingtalkSettings(ConnectorSettings):

@@ -49,7 +49,7 @@ from torana.connectors.transport.http import (
     seconds,
     text_at,
 )
-from torana.connectors.transport.markup import Dialect, render
+from torana.connectors.transport.markup import Dialect
 from torana.connectors.transport.parsing import time_of
 from torana.connectors.transport.websocket import next_frame, open_socket
 
@@ -120,7 +120,8 @@ def _size(text: str) -> int:
     return len(json.dumps(_card(text), ensure_ascii=False).encode())
 
 
-_MARKDOWN = Dialect(
+#: Converts to a card's Markdown, with entities for special characters and without mentions.
+_markdown = Dialect(
     text=lambda text: _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", text),
     marks={"strong": ("**", "**"), "em": ("*", "*"), "s": ("~~", "~~"), "code": ("`", "`")},
     block=("```\n", "\n```"),
@@ -128,12 +129,7 @@ _MARKDOWN = Dialect(
     code=lambda code: code.replace("```", "`\u200b`\u200b`").replace("<at", "<\u200bat"),
     span=lambda code: code.replace("`", "ˋ").replace("<at", "<\u200bat"),
     link=lambda url, words: f"[{words}]({url.replace('(', '%28').replace(')', '%29')})",
-)
-
-
-def _markdown(text: str) -> str:
-    """Convert to a card's Markdown, with entities for special characters and without mentions."""
-    return render(text, _MARKDOWN)
+).render
 
 
 class FeishuSettings(ConnectorSettings):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -22,6 +22,7 @@ from torana.connectors.base import (
     RetryLater,
 )
 from torana.connectors.registry import Account, open_connector
+from torana.connectors.runtime.ingress import Ingress
 from torana.errors import ConfigInvalid, StoreUnavailable
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import leases
@@ -103,19 +104,21 @@ class AccountLease:
         return max(0.0, (until - self.clock()).total_seconds())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRecords:
-    """The records of an account whose lease the holder has; see ``MessageSink``."""
+    """The records of an account whose lease the holder has; see ``MessageSink``.
 
-    def __init__(self, *, database: Database, account: str, holder: str) -> None:
-        """``account`` is the name of the lease."""
-        self._database = database
-        self._account = account
-        self._holder = holder
+    ``account`` is the name of the lease.
+    """
+
+    database: Database
+    account: str
+    holder: str
 
     async def load(self, name: str) -> Mapping[str, bytes]:
         """Return the records of this name. Raises ``RetryLater``."""
         try:
-            return await self._database.read(partial(connector_records.load, account=self._account, name=name))
+            return await self.database.read(partial(connector_records.load, account=self.account, name=name))
         except StoreUnavailable as error:
             raise RetryLater(f"records of the account cannot be read: {error.detail}") from error
 
@@ -123,26 +126,14 @@ class AccountRecords:
         """Store or delete records, all or none. Raises ``RetryLater``, also without the lease."""
 
         def work(connection: Connection) -> None:
-            if not leases.is_held(connection, self._account, self._holder):
+            if not leases.is_held(connection, self.account, self.holder):
                 raise RetryLater("another process listens with these credentials")
-            connector_records.save(connection, self._account, name, changes)
+            connector_records.save(connection, self.account, name, changes)
 
         try:
-            await self._database.run(work)
+            await self.database.run(work)
         except StoreUnavailable as error:
             raise RetryLater(f"records of the account cannot be stored: {error.detail}") from error
-
-
-class MessageHandler(Protocol):
-    """Processes incoming messages: see ``MessageSink``."""
-
-    async def hear(self, heard: IncomingMessage) -> None:
-        """Process a message."""
-        ...
-
-    async def paired_ids(self, most: int) -> Sequence[str]:
-        """Return the ids of paired senders."""
-        ...
 
 
 class Supervisor(ConnectionSupervisor[Status]):
@@ -154,7 +145,7 @@ class Supervisor(ConnectionSupervisor[Status]):
         self,
         *,
         account: Account,
-        ingress: Callable[[Connector[Any]], MessageHandler],
+        ingress: Callable[[Connector[Any]], Ingress],
         deliver: Callable[[Connector[Any]], Coroutine[Any, Any, None]],
         lease: AccountLease,
         clock: Callable[[], datetime],
@@ -240,10 +231,11 @@ class Supervisor(ConnectionSupervisor[Status]):
 class _ConnectionSink:
     """Passes a connector's messages on, and notes each sign of life."""
 
-    def __init__(self, ingress: MessageHandler, records: AccountRecords, *, heard: Callable[[], None]) -> None:
+    def __init__(self, ingress: Ingress, records: AccountRecords, *, heard: Callable[[], None]) -> None:
         self._ingress = ingress
-        self._records = records
         self._heard = heard
+        self.paired_ids = ingress.paired_ids
+        self.load_records, self.save_records = records.load, records.save
         self._sign = asyncio.Event()
         self._listening = 0
         self.is_ready = asyncio.Event()
@@ -263,15 +255,6 @@ class _ConnectionSink:
         finally:
             self._listening -= 1
             self._sign.set()
-
-    async def paired_ids(self, most: int) -> Sequence[str]:
-        return await self._ingress.paired_ids(most)
-
-    async def load_records(self, name: str) -> Mapping[str, bytes]:
-        return await self._records.load(name)
-
-    async def save_records(self, name: str, changes: Mapping[str, bytes | None]) -> None:
-        await self._records.save(name, changes)
 
     async def wait_until_silent(self, quiet: float | None) -> None:
         """Raise ``RetryLater`` after ``quiet`` seconds without a sign of life; with None never."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from torana.connectors.base import IncomingMessage
+from torana.connectors.base import IncomingMessage, MessageSink
 
 #: Limit for the messages in progress: characters in total, and the fixed cost of each message. Above the limit
 #: the connector stops reading. One slow chat can use the whole limit, which is far more than people type during
@@ -28,16 +28,8 @@ class Hear(Protocol):
         ...
 
 
-class Receiver(Protocol):
-    """The part of a ``MessageSink`` that processes a message."""
-
-    async def hear(self, heard: IncomingMessage) -> None:
-        """Process a message."""
-        ...
-
-
 @asynccontextmanager
-async def concurrently(sink: Receiver) -> AsyncGenerator[Hear]:
+async def concurrently(sink: MessageSink) -> AsyncGenerator[Hear]:
     """Process messages concurrently inside the block; at its end all messages have been processed.
 
     The first error cancels the others and ends the block, which raises it.

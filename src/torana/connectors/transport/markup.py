@@ -50,14 +50,10 @@ class Dialect:
     #: The prefix of each line of a quotation; None if ``marks`` contains ``blockquote``.
     quote: str | None = "> "
 
-
-def render(markdown: str, dialect: Dialect) -> str:
-    """Convert a text to a dialect, with empty lines between blocks."""
-    return (
-        _Renderer(dialect, addresses=_ADDRESSES * len(markdown))
-        .blocks(parse(escape_unrendered(markdown)))
-        .strip("\n")
-    )
+    def render(self, markdown: str) -> str:
+        """Convert a text to the dialect, with empty lines between blocks."""
+        renderer = _Renderer(self, addresses=_ADDRESSES * len(markdown))
+        return renderer.blocks(parse(escape_unrendered(markdown))).strip("\n")
 
 
 def escape_unrendered(markdown: str) -> str:
@@ -199,7 +195,7 @@ def _html_link(url: str, words: str) -> str:
     return f'<a href="{escape(url)}">{words}</a>'
 
 
-_PLAIN = Dialect()
+plain = Dialect().render
 
 #: An ``@`` that Telegram could read as a mention, also if the name is in the next piece of text. URLs are
 #: matched first, so that an ``@`` in them stays.
@@ -210,8 +206,9 @@ def _telegram_text(text: str) -> str:
     return _html(_CALL.sub(lambda found: "@\u200b" if found[0] == "@" else found[0], text))
 
 
-#: Telegram's "HTML" style accepts only these tags.
-_TELEGRAM = Dialect(
+#: Converts Markdown to Telegram's HTML style, which accepts only these tags
+#: (https://core.telegram.org/bots/api#html-style).
+telegram = Dialect(
     text=_telegram_text,
     marks={
         "strong": ("<b>", "</b>"),
@@ -224,7 +221,7 @@ _TELEGRAM = Dialect(
     span=_html,
     link=_html_link,
     quote="&gt; ",
-)
+).render
 
 
 def _break_mentions(text: str) -> str:
@@ -232,21 +229,23 @@ def _break_mentions(text: str) -> str:
     return text.replace("@", "@\u200b")
 
 
-_DISCORD = Dialect(
+#: Converts Markdown to Discord's Markdown, without mentions.
+discord = Dialect(
     text=lambda text: _break_mentions(_SPECIAL.sub(r"\\\g<0>", text)),
     marks={"strong": ("**", "**"), "em": ("*", "*"), "s": ("~~", "~~"), "code": ("`", "`")},
     block=("```\n", "\n```"),
     code=lambda code: _break_mentions(_escape_fences(code)),
     span=lambda code: _break_mentions(_escape_backticks(code)),
     link=lambda url, words: words if words == url else f"{words} (<{url}>)",
-)
+).render
 
 
 def _slack_text(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-_SLACK = Dialect(
+#: Converts Markdown to Slack's mrkdwn (https://docs.slack.dev/messaging/formatting-message-text).
+slack = Dialect(
     text=_slack_text,
     marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~"), "code": ("`", "`")},
     block=("```\n", "\n```"),
@@ -254,14 +253,14 @@ _SLACK = Dialect(
     span=lambda code: _slack_text(_escape_backticks(code)),
     link=lambda url, words: f"<{_slack_text(url).replace('|', '%7C')}|{words.replace('|', '¦')}>",
     quote="&gt; ",
-)
+).render
 
-_WHATSAPP = Dialect(
+whatsapp = Dialect(
     marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~"), "code": ("`", "`")},
     block=("```", "```"),
     code=_escape_fences,
     span=_escape_backticks,
-)
+).render
 
 _HTML = Dialect(
     text=_html,
@@ -280,30 +279,7 @@ _HTML = Dialect(
 )
 
 
-def plain(markdown: str) -> str:
-    return render(markdown, _PLAIN)
-
-
-def telegram(markdown: str) -> str:
-    """Convert Markdown to Telegram's HTML style (https://core.telegram.org/bots/api#html-style)."""
-    return render(markdown, _TELEGRAM)
-
-
-def discord(markdown: str) -> str:
-    """Convert Markdown to Discord's Markdown, without mentions."""
-    return render(markdown, _DISCORD)
-
-
-def slack(markdown: str) -> str:
-    """Convert Markdown to Slack's mrkdwn (https://docs.slack.dev/messaging/formatting-message-text)."""
-    return render(markdown, _SLACK)
-
-
-def whatsapp(markdown: str) -> str:
-    return render(markdown, _WHATSAPP)
-
-
 def html(markdown: str) -> str:
     """Convert Markdown to the HTML that mail and Matrix clients show, with ``<br>`` for line ends."""
-    parts = re.split(r"(<pre>.*?</pre>)", render(markdown, _HTML), flags=re.DOTALL)
+    parts = re.split(r"(<pre>.*?</pre>)", _HTML.render(markdown), flags=re.DOTALL)
     return "".join(one if one.startswith("<pre>") else one.replace("\n", "<br>") for one in parts)
