@@ -64,8 +64,9 @@ def read_json(raw: str | bytes) -> Any:
         return None
 
 
-def as_object(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+def as_object(value: object) -> dict[str, Any]:
+    """Return a value of JSON if it is an object, else an empty object."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def text_at(found: Mapping[str, object], key: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from torana.connectors.base import PermanentError, RetryLater
 from torana.connectors.platforms.email.parser import line
-from torana.connectors.platforms.email.wire import ImapConnection, Response, ResponseLine, quote
+from torana.connectors.platforms.email.wire import ImapConnection, ResponseLine, quote
 
 _log = logging.getLogger(__name__)
 
@@ -65,13 +65,13 @@ class Mailbox:
         """Return the numbers of unread mails of this day or later that were not returned before."""
         day = "-".join(format_datetime(since).split()[1:4])
         while True:
-            found = await self._ask(f"UID SEARCH UNSEEN UNDELETED SINCE {day}")
+            found = await self._connection.command(f"UID SEARCH UNSEEN UNDELETED SINCE {day}")
             if found.result != "OK":
                 raise ConnectionError("the mail server refused the search")
             numbers = {int(word) for one in found.lines for word in _numbers(one)}
             new = sorted(numbers - self._given)
             # A server may announce mail that arrives during SEARCH only once: in this response or that of NOOP.
-            noop = await self._ask("NOOP")
+            noop = await self._connection.command("NOOP")
             lines = [*found.lines, *noop.lines]
             sizes = [one.text for one in lines if one.text.rstrip().endswith(b" EXISTS")]
             if new or not sizes or sizes[-1] == self._size:
@@ -81,7 +81,7 @@ class Mailbox:
 
     async def fetch(self, number: int) -> tuple[bytes, bool] | None:
         """Return a mail, and whether it is complete; None if it is gone, or temporarily unavailable."""
-        answer = await self._ask(f"UID FETCH {number} (RFC822.SIZE BODY.PEEK[]<0.{MAIL_LIMIT}>)")
+        answer = await self._connection.command(f"UID FETCH {number} (RFC822.SIZE BODY.PEEK[]<0.{MAIL_LIMIT}>)")
         mails = [one for one in answer.lines if one.literals]
         if answer.result != "OK" or not mails:
             _log.warning("mail_not_fetched", extra={"uid": number, "result": answer.result})
@@ -93,7 +93,7 @@ class Mailbox:
 
     async def mark(self, number: int) -> None:
         """Mark a mail as processed; if that fails, the next connection returns it again."""
-        answer = await self._ask(rf"UID STORE {number} +FLAGS.SILENT (\Seen)")
+        answer = await self._connection.command(rf"UID STORE {number} +FLAGS.SILENT (\Seen)")
         if answer.result != "OK":
             _log.warning("mail_not_marked", extra={"uid": number, "result": answer.result})
 
@@ -102,12 +102,9 @@ class Mailbox:
         self._given -= self._refused
         self._refused.clear()
         if self._can_idle:
-            await self._connection.idle(renew, seconds=TIMEOUT)
+            await self._connection.idle(renew)
         else:
             await asyncio.sleep(min(renew, POLL))
-
-    async def _ask(self, command: str) -> Response:
-        return await self._connection.command(command, seconds=TIMEOUT)
 
 
 @asynccontextmanager
@@ -125,13 +122,13 @@ async def open_mailbox(access: MailboxAccess) -> AsyncGenerator[Mailbox]:
         seconds=TIMEOUT,
     )
     try:
-        await connection.read_greeting(seconds=TIMEOUT)
+        await connection.read_greeting()
         if access.tls == "starttls":
-            await connection.start_tls(access.context, access.host, seconds=TIMEOUT)
+            await connection.start_tls(access.context, access.host)
         await _log_in(connection, access)
         # Servers offer more capabilities after the login.
         capabilities = await _capabilities(connection)
-        selected = await connection.command(f"SELECT {quote(access.folder)}", seconds=TIMEOUT)
+        selected = await connection.command(f"SELECT {quote(access.folder)}")
         if selected.result != "OK":
             raise PermanentError(f"the folder {access.folder} cannot be opened")
         yield Mailbox(connection, can_idle="IDLE" in capabilities)
@@ -141,7 +138,7 @@ async def open_mailbox(access: MailboxAccess) -> AsyncGenerator[Mailbox]:
 
 async def _log_in(connection: ImapConnection, access: MailboxAccess) -> None:
     login = f"LOGIN {quote(access.user)} {quote(access.password)}"
-    answer = await connection.command(login, seconds=TIMEOUT)
+    answer = await connection.command(login)
     if answer.result != "OK":
         reason = answer.text.replace(access.password, "***")
         kind = RetryLater if _TEMPORARY.search(reason) else PermanentError
@@ -150,7 +147,7 @@ async def _log_in(connection: ImapConnection, access: MailboxAccess) -> None:
 
 async def _capabilities(connection: ImapConnection) -> set[str]:
     """Return what the server offers. Raises ``ConnectionError`` if it does not offer IMAP."""
-    answer = await connection.command("CAPABILITY", seconds=TIMEOUT)
+    answer = await connection.command("CAPABILITY")
     offers = [
         set(one.text.decode("ascii", "replace").upper().split())
         for one in answer.lines

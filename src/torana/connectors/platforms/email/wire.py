@@ -39,7 +39,13 @@ class ImapConnection:
     """A connection to an IMAP server. Every wait raises ``TimeoutError`` if no data arrives for ``seconds``."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, line_limit: int, limit: int
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        line_limit: int,
+        limit: int,
+        seconds: float,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -49,6 +55,7 @@ class ImapConnection:
         #: Maximum number of bytes of a response.
         self._limit = limit
         self._room = limit
+        self._seconds = seconds
         self._tag = 0
 
     @classmethod
@@ -58,30 +65,30 @@ class ImapConnection:
         """Connect, encrypted if ``tls`` is given."""
         async with asyncio.timeout(seconds):
             streams = await asyncio.open_connection(host, port, ssl=tls, limit=line_limit)
-        return cls(*streams, line_limit=line_limit, limit=limit)
+        return cls(*streams, line_limit=line_limit, limit=limit, seconds=seconds)
 
-    async def read_greeting(self, *, seconds: float) -> None:
+    async def read_greeting(self) -> None:
         """Read the greeting. Raises ``ConnectionError`` if the server refuses the connection."""
-        greeting = await self._read_line(seconds)
+        greeting = await self._read_line()
         if not greeting.text.upper().startswith(b"* OK"):
             raise ConnectionError("the mail server refuses connections")
 
-    async def command(self, command: str, *, seconds: float) -> Response:
-        return await self._response(self._send(command), seconds)
+    async def command(self, command: str) -> Response:
+        return await self._response(self._send(command))
 
-    async def idle(self, duration: float, *, seconds: float) -> None:
+    async def idle(self, duration: float) -> None:
         """Wait until the server reports a change, for at most ``duration`` seconds."""
         tag = self._send("IDLE")
-        changed = await self._until_idle(seconds)
+        changed = await self._until_idle()
         if not changed:
             with suppress(TimeoutError):
                 await self._read_line(duration)
         self._writer.write(b"DONE\r\n")
-        await self._response(tag, seconds)
+        await self._response(tag)
 
-    async def start_tls(self, context: ssl.SSLContext, host: str, *, seconds: float) -> None:
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
         """Encrypt the connection with STARTTLS."""
-        response = await self.command("STARTTLS", seconds=seconds)
+        response = await self.command("STARTTLS")
         if response.result != "OK":
             raise ConnectionError("the mail server does not support STARTTLS")
         # Data after the response is not encrypted, and may come from an attacker.
@@ -91,7 +98,7 @@ class ImapConnection:
         reader = asyncio.StreamReader(limit=self._line_limit)
         protocol = asyncio.StreamReaderProtocol(reader)
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(self._seconds):
             transport = await loop.start_tls(self._writer.transport, protocol, context, server_hostname=host)
         if transport is None:
             raise ConnectionError(_LOST)
@@ -111,10 +118,10 @@ class ImapConnection:
         self._writer.write(f"{tag} {command}\r\n".encode())
         return tag
 
-    async def _response(self, tag: str, seconds: float) -> Response:
+    async def _response(self, tag: str) -> Response:
         lines: list[ResponseLine] = []
         while True:
-            line = await self._read_line(seconds)
+            line = await self._read_line()
             kind, _, rest = line.text.strip().decode("utf-8", "replace").partition(" ")
             if kind == tag:
                 result, _, text = rest.partition(" ")
@@ -123,11 +130,11 @@ class ImapConnection:
                 raise ConnectionError("the mail server sent a response that cannot be read")
             lines.append(line)
 
-    async def _until_idle(self, seconds: float) -> bool:
+    async def _until_idle(self) -> bool:
         """Wait until the server accepts IDLE, and return whether it reported a change before that."""
         changed = False
         while True:
-            line = await self._read_line(seconds)
+            line = await self._read_line()
             if line.text.startswith(b"+"):
                 return changed
             if not line.text.startswith(b"* "):
@@ -142,7 +149,9 @@ class ImapConnection:
             return True
         return False
 
-    async def _read_line(self, seconds: float) -> ResponseLine:
+    async def _read_line(self, seconds: float | None = None) -> ResponseLine:
+        """Read a line within ``seconds``, or within the timeout of the connection."""
+        seconds = self._seconds if seconds is None else seconds
         text = b""
         literals: list[bytes] = []
         while True:

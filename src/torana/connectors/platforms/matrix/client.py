@@ -140,6 +140,9 @@ class Homeserver(nio.AsyncClient):
             return {}
         raise _fault(response.status, response.headers, answer)
 
+    def account_data_path(self, kind: str) -> str:
+        return f"/user/{quoted(self.user_id)}/account_data/{kind}"
+
     async def fetch(self, server: str, media: str, limit: int) -> bytes:
         """Return the content of a file. Raises ``TooLarge`` for more than ``limit`` bytes."""
         path = f"/_matrix/client/v1/media/download/{quoted(server)}/{quoted(media)}"

@@ -41,6 +41,7 @@ from torana.connectors.base import (
 from torana.connectors.platforms.matrix.client import Homeserver, quoted
 from torana.connectors.platforms.matrix.position import PolledMessages, SyncPosition
 from torana.connectors.transport.concurrency import concurrently
+from torana.connectors.transport.http import as_object, text_at
 from torana.connectors.transport.markup import html
 from torana.connectors.transport.parsing import time_of
 
@@ -172,10 +173,10 @@ class Matrix(Connector[MatrixSettings]):
 
     async def _listen(self, sink: MessageSink) -> None:
         home = self._home
-        self._name = _text((await home.call("GET", f"/profile/{quoted(home.user_id)}")).get("displayname"))
-        direct = await home.call("GET", _account_data(home.user_id, "m.direct"))
+        self._name = text_at(await home.call("GET", f"/profile/{quoted(home.user_id)}"), "displayname")
+        direct = await home.call("GET", home.account_data_path("m.direct"))
         lists = [cast("list[object]", rooms) for rooms in direct.values() if isinstance(rooms, list)]
-        self._direct = {_text(room) for rooms in lists for room in rooms}
+        self._direct = {room for rooms in lists for room in rooms if isinstance(room, str)}
         position = SyncPosition(home)
         since = await position.load()
         response = await home.poll(_FILTER, since)
@@ -271,7 +272,7 @@ class Matrix(Connector[MatrixSettings]):
         counts = room.summary
         if counts is None or None in (counts.joined_member_count, counts.invited_member_count):
             answer = await self._home.call("GET", f"/rooms/{quoted(room.room_id)}/members?not_membership=leave")
-            kinds = [_mapping(one.get("content")).get("membership") for one in answer.get("chunk", ())]
+            kinds = [as_object(one.get("content")).get("membership") for one in answer.get("chunk", ())]
             room.summary = nio.RoomSummary(kinds.count("invite"), kinds.count("join"), [])
         return room.room_id in self._direct or room.member_count == 2
 
@@ -308,13 +309,13 @@ class Matrix(Connector[MatrixSettings]):
             del self._unread[event_id]
 
     async def _parse_event(self, room: nio.MatrixRoom, event: nio.RoomMessage) -> IncomingMessage | None:
-        content = _mapping(event.source.get("content"))
-        kind = _text(content.get("msgtype"))
-        relation = _mapping(content.get("m.relates_to"))
+        content = as_object(event.source.get("content"))
+        kind = text_at(content, "msgtype")
+        relation = as_object(content.get("m.relates_to"))
         if kind not in _MESSAGE_TYPES or relation.get("rel_type") == "m.replace":
             return None
         thread = _event_id(relation.get("event_id")) if relation.get("rel_type") == "m.thread" else ""
-        answered = _event_id(_mapping(relation.get("m.in_reply_to")).get("event_id"))
+        answered = _event_id(as_object(relation.get("m.in_reply_to")).get("event_id"))
         mentioned, text = _without_mention(
             content, _words(content, kind, reply=bool(answered)), user=self._home.user_id, name=self._name
         )
@@ -347,19 +348,19 @@ class Matrix(Connector[MatrixSettings]):
         return event.get("sender") == self._home.user_id
 
     def _attachment(self, content: Mapping[str, Any], kind: str) -> Attachment:
-        info = _mapping(content.get("info"))
+        info = as_object(content.get("info"))
         size = info.get("size")
         return Attachment(
             kind="voice" if "org.matrix.msc3245.voice" in content else _FILES[kind],
-            name=_text(content.get("filename")) or _text(content.get("body")),
-            media_type=_text(info.get("mimetype")) or "application/octet-stream",
+            name=text_at(content, "filename") or text_at(content, "body"),
+            media_type=text_at(info, "mimetype") or "application/octet-stream",
             size=size if isinstance(size, int) else None,
             fetch=partial(self._fetch, content),
         )
 
     async def _fetch(self, content: Mapping[str, Any], limit: int) -> bytes:
-        secret = _mapping(content.get("file"))
-        address = _FILE_ADDRESS.fullmatch(_text(secret.get("url") or content.get("url")))
+        secret = as_object(content.get("file"))
+        address = _FILE_ADDRESS.fullmatch(text_at(secret if secret.get("url") else content, "url"))
         if address is None:
             raise PermanentError("the file has no address")
         data = await self._home.fetch(address[1], address[2], limit)
@@ -383,10 +384,6 @@ class Matrix(Connector[MatrixSettings]):
         with suppress(PermanentError, RetryLater, OutcomeUnknown, TimeoutError):
             async with asyncio.timeout(5):
                 await self._home.room_typing(place.chat, shown, 30_000)
-
-
-def _account_data(user: str, kind: str) -> str:
-    return f"/user/{quoted(user)}/account_data/{kind}"
 
 
 async def _leave_if_alone(home: Homeserver, room: nio.MatrixRoom, events: Sequence[nio.Event]) -> None:
@@ -414,22 +411,13 @@ def _memberships(events: Sequence[nio.Event], user: str) -> list[str | None]:
     return [own.get(event.event_id) for event in events]
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    """Return a value of an event if it is an object, else an empty mapping; senders write any type."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _event_id(value: object) -> str:
     return value if isinstance(value, str) and _EVENT_ID.fullmatch(value) else ""
 
 
 def _words(content: Mapping[str, Any], kind: str, *, reply: bool) -> str:
-    body = _text(content.get("body"))
-    if kind in _FILES and _text(content.get("filename")) in {"", body}:
+    body = text_at(content, "body")
+    if kind in _FILES and text_at(content, "filename") in {"", body}:
         return ""
     return _QUOTED.sub("", body) if reply else body
 
@@ -484,7 +472,7 @@ def _without_mention(content: Mapping[str, Any], text: str, *, user: str, name: 
     """Return whether the account is mentioned, and the text without a leading mention."""
     names = f"{re.escape(user)}|@?{re.escape(name)}" if name else re.escape(user)
     whole = re.escape(user) + r"(?![\w-]|[.:]\w)"
-    shown = unquote(_QUOTED_HTML.sub("", _text(content.get("formatted_body"))))
+    shown = unquote(_QUOTED_HTML.sub("", text_at(content, "formatted_body")))
     places = (text, shown, str(content.get("m.mentions")))
     named = re.match(rf"\s*(?:{names})[:,](?=\s|\Z)", text, re.IGNORECASE) is not None
     mentioned = named or any(re.search(whole, place) for place in places)

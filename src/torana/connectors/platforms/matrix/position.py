@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, RetryLater
-from torana.connectors.platforms.matrix.client import Homeserver, quoted
+from torana.connectors.platforms.matrix.client import Homeserver
 from torana.connectors.transport.concurrency import Hear
+from torana.connectors.transport.http import text_at
 
 _log = logging.getLogger(__name__)
 
@@ -53,14 +54,14 @@ class SyncPosition:
 
     def __init__(self, home: Homeserver) -> None:
         self._home = home
+        self._path = home.account_data_path(_KIND)
         #: The polls that are not finished, or that wait for an earlier one.
         self._polls: deque[_Poll] = deque()
         self._storing = asyncio.Lock()
 
     async def load(self) -> str:
         """Return the stored token, or an empty text."""
-        token = (await self._home.call("GET", self._path)).get("token")
-        return token if isinstance(token, str) else ""
+        return text_at(await self._home.call("GET", self._path), "token")
 
     async def store(self, token: str) -> None:
         """Store a token; on failure, events are repeated with the same ids."""
@@ -86,7 +87,3 @@ class SyncPosition:
                 token = self._polls.popleft().token or token
             if token:
                 await self.store(token)
-
-    @property
-    def _path(self) -> str:
-        return f"/user/{quoted(self._home.user_id)}/account_data/{_KIND}"
