@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
+from torana.aio import end_task
 from torana.errors import Draining, GatewayError, StoreUnavailable
 from torana.messages import Inbound, Turn, utc_now
 from torana.schedules.service import following
@@ -85,8 +86,7 @@ class Ticker:
     async def stop(self) -> None:
         """Stop the ticker. A run in progress is stored completely or not at all."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_task(self._task)
 
     def on_turn_ended(self, turn: Turn) -> None:
         """Check again, because an ended turn may make room for another task."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
+from torana.aio import end_task
 from torana.errors import StoreUnavailable
 from torana.messages import utc_now
 from torana.store.engine.database import Database
@@ -22,28 +24,21 @@ _FOUND, _BATCH, _TURNS = 1_000, 10, 200
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Expiry:
     """Deletes idle sessions at the start and then once an hour.
 
     A session with an unfinished turn or an open delivery is not deleted.
+
+    A session expires when it is idle for ``after``. ``forget`` receives the ids of its turns.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        after: timedelta,
-        forget: Callable[[Sequence[str]], None],
-        clock: Callable[[], datetime] = utc_now,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """A session expires when it is idle for ``after``. ``forget`` receives the ids of its turns."""
-        self._database = database
-        self._after = after
-        self._forget = forget
-        self._clock = clock
-        self._pause = pause
-        self._task: asyncio.Task[None] | None = None
+    database: Database
+    after: timedelta
+    forget: Callable[[Sequence[str]], None]
+    clock: Callable[[], datetime] = utc_now
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Start the background task."""
@@ -52,14 +47,13 @@ class Expiry:
     async def stop(self) -> None:
         """Stop; a deletion in progress is completed or rolled back by the database."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_task(self._task)
 
     async def sweep(self) -> int:
         """Delete the expired sessions in small transactions; return the number of deleted turns."""
-        before = self._clock() - self._after
+        before = self.clock() - self.after
         gone = 0
-        while found := await self._database.run(partial(session_deletion.idle, before=before, limit=_FOUND)):
+        while found := await self.database.run(partial(session_deletion.idle, before=before, limit=_FOUND)):
             for first in range(0, len(found), _BATCH):
                 gone += await self._delete(found[first : first + _BATCH], before)
         return gone
@@ -69,13 +63,13 @@ class Expiry:
             session_deletion.delete_idle,
             session_ids=session_ids,
             before=before,
-            at=self._clock(),
+            at=self.clock(),
             most=_TURNS,
         )
         gone = 0
         while True:
-            deleted = await self._database.run(work)
-            self._forget(deleted.turns)
+            deleted = await self.database.run(work)
+            self.forget(deleted.turns)
             gone += len(deleted.turns)
             if len(deleted.turns) < _TURNS:
                 return gone
@@ -89,4 +83,4 @@ class Expiry:
                 _log.warning("idle_sessions_not_deleted", extra={"reason": error.detail})
             except Exception:  # noqa: BLE001 - no other task deletes them
                 _log.exception("idle_sessions_not_deleted")
-            await self._pause(_PAUSE)
+            await self.pause(_PAUSE)

@@ -49,25 +49,20 @@ class Overdue:
     known: Unsummarised
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Summaries:
     """Finds the history to summarise, and stores its summaries.
 
     When the messages after a session's summary exceed the model's history window, the oldest of them are
     summarised until half of the window is free. The window and the summary together always cover the whole
     session, and the size of one summary request is bounded.
+
+    ``message_room`` returns how many tokens of the model's window messages may use at least, or None.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        history_messages: int,
-        message_room: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        """``message_room`` returns how many tokens of the model's window messages may use at least, or None."""
-        self._database = database
-        self._history_messages = history_messages
-        self._message_room = message_room
+    database: Database
+    history_messages: int
+    message_room: Callable[[], int | None] = lambda: None
 
     @property
     def summary_chars(self) -> int:
@@ -76,13 +71,13 @@ class Summaries:
 
     async def overdue(self, turn: Turn) -> Overdue | None:
         """Return the part of the session to summarise, or None."""
-        limit = self._history_messages + 1  # each row has a message, so these exceed the window
+        limit = self.history_messages + 1  # each row has a message, so these exceed the window
         session = {"owner": turn.owner, "session_id": turn.session_id}
-        known = await self._database.run(partial(transcript.oldest_unsummarised, **session, limit=limit))
+        known = await self.database.run(partial(transcript.oldest_unsummarised, **session, limit=limit))
         chosen = [] if known is None else self._choose_rows(known.rows)
         if known is None or not chosen:
             return None
-        bodies = await self._database.run(
+        bodies = await self.database.run(
             partial(transcript.bodies, **session, first=chosen[0], last=chosen[-1])
         )
         text, to = _transcript(bodies, self._bounded(_ALL_CHARS, 8))
@@ -90,7 +85,7 @@ class Summaries:
 
     async def store(self, overdue: Overdue, text: str) -> bool:
         """Store the summary; return False if the session was reset, deleted or summarised in the meantime."""
-        return await self._database.run(
+        return await self.database.run(
             partial(
                 transcript.keep_summary,
                 owner=overdue.turn.owner,
@@ -108,11 +103,11 @@ class Summaries:
         bytes_room = self._bounded(_READ_BYTES, _BYTES_PER_TOKEN)
         chosen: list[int] = []
         size = 0
-        if left <= self._history_messages and bytes_left <= bytes_room:
+        if left <= self.history_messages and bytes_left <= bytes_room:
             return chosen
         for seq, messages, length in rows[:-1]:
             size += length
-            is_short = left <= self._history_messages // 2 and bytes_left <= bytes_room // 2
+            is_short = left <= self.history_messages // 2 and bytes_left <= bytes_room // 2
             if is_short or (chosen and size > _READ_BYTES):
                 break
             chosen.append(seq)
@@ -122,7 +117,7 @@ class Summaries:
 
     def _bounded(self, limit: int, per_token: int) -> int:
         """Return the limit of characters, or a lower one if the model's window is small."""
-        room = self._message_room()
+        room = self.message_room()
         return limit if room is None else min(limit, room * per_token)
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -44,37 +44,27 @@ _FIRST_PAUSE = 0.5
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Outbox:
-    """The account's deliveries, across its connections."""
+    """The account's deliveries, across its connections.
 
-    def __init__(
-        self,
-        *,
-        account: str,
-        database: Database,
-        clock: Callable[[], datetime],
-        settled: Callable[[Delivery], Awaitable[None]],
-        rendering: Executor,
-        measurements: Measurements,
-        activity: Activity,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """``settled`` waits until no preview can overwrite a delivery. ``rendering`` has the threads that split
-        and render texts, which can take seconds.
-        """
-        self._account = account
-        self._database = database
-        self._clock = clock
-        self._settled = settled
-        self._rendering = rendering
-        self._measurements = measurements
-        self._activity = activity
-        self._pause = pause
-        self._woken = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._busy: set[str] = set()
-        self._turnstile = asyncio.Lock()
-        self._free_at = 0.0
+    ``settled`` waits until no preview can overwrite a delivery. ``rendering`` has the threads that split and render
+    texts, which can take seconds.
+    """
+
+    account: str
+    database: Database
+    clock: Callable[[], datetime]
+    settled: Callable[[Delivery], Awaitable[None]]
+    rendering: Executor
+    measurements: Measurements
+    activity: Activity
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _busy: set[str] = field(default_factory=set[str], init=False)
+    _turnstile: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _free_at: float = field(default=0.0, init=False)
 
     def wake(self) -> None:
         """Report that there may be new deliveries."""
@@ -89,7 +79,7 @@ class Outbox:
 
         Deliveries that an earlier connection or process left unfinished first become unsure.
         """
-        for delivery in await self._database.run(partial(deliveries.list_interrupted, account=self._account)):
+        for delivery in await self.database.run(partial(deliveries.list_interrupted, account=self.account)):
             await self._unsure(connector, delivery, "the connection ended while it was sent")
         tasks: set[asyncio.Task[None]] = set()
         self._busy.clear()
@@ -100,7 +90,7 @@ class Outbox:
                     task = asyncio.create_task(self._attempt(connector, delivery), name=delivery.id)
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
-                await wait_first(self._woken, self._pause(self._look_in))
+                await wait_first(self._woken, self.pause(self._look_in))
         finally:
             for task in list(tasks):
                 task.cancel()
@@ -108,9 +98,9 @@ class Outbox:
 
     async def _due(self) -> list[Delivery]:
         """Return the deliveries that can be sent now, one part for each line, and plan the next check."""
-        now = self._clock()
+        now = self.clock()
         try:
-            heads = await self._database.run(partial(deliveries.heads, account=self._account, now=now))
+            heads = await self.database.run(partial(deliveries.heads, account=self.account, now=now))
         except StoreUnavailable:
             self._look_in = 1.0
             return []
@@ -119,7 +109,7 @@ class Outbox:
         later = [head for head in waiting if now < head.due_at <= now + FRESH]
         self._look_in = min(
             [
-                _CHECK_INTERVAL if self._database.replica is None else _SHARED_CHECK_INTERVAL,
+                _CHECK_INTERVAL if self.database.replica is None else _SHARED_CHECK_INTERVAL,
                 *((head.due_at - now).total_seconds() for head in later),
             ]
         )
@@ -136,28 +126,28 @@ class Outbox:
             else:
                 await self._send(connector, delivery)
         except StoreUnavailable:
-            await self._pause(1.0)  # the stored state stays valid: at worst the delivery is unsure
+            await self.pause(1.0)  # the stored state stays valid: at worst the delivery is unsure
         except Exception:  # noqa: BLE001 - no caller awaits this task
             _log.exception("delivery_failed", extra={"delivery_id": delivery.id})
-            await self._pause(_CHECK_INTERVAL)
+            await self.pause(_CHECK_INTERVAL)
         finally:
             self._busy.discard(delivery.line)
             self.wake()
 
     async def _send(self, connector: Connector[Any], delivery: Delivery) -> None:
-        await self._settled(delivery)
+        await self.settled(delivery)
         cut = delivery if delivery.is_cut else await self._split_into_parts(connector.abilities, delivery)
         if cut is None:
             return  # the delivery was dropped meanwhile, or its question was closed
         delivery = cut
         loop = asyncio.get_running_loop()
-        part = await loop.run_in_executor(self._rendering, _part, connector.abilities, delivery)
+        part = await loop.run_in_executor(self.rendering, _part, connector.abilities, delivery)
         await self._take_turn(connector.abilities.pace)
-        if not await self._database.run(partial(deliveries.begin, delivery=delivery, at=self._clock())):
+        if not await self.database.run(partial(deliveries.begin, delivery=delivery, at=self.clock())):
             return
         delivery = replace(delivery, tries=delivery.tries + 1)
         try:
-            with self._measurements.time("delivery", self._account), self._trace(delivery):
+            with self.measurements.time("delivery", self.account), self._trace(delivery):
                 async with asyncio.timeout(_CALL):
                     shown_as = await self._send_or_find(connector, delivery, part)
         except PermanentError as error:
@@ -176,23 +166,23 @@ class Outbox:
 
     def _trace(self, delivery: Delivery) -> AbstractContextManager[SpanDetails]:
         """Record a span for an attempt, as a child of the span of its turn."""
-        attributes = {"torana.account": self._account, "torana.delivery.attempt": delivery.tries}
+        attributes = {"torana.account": self.account, "torana.delivery.attempt": delivery.tries}
         place = SpanPlace(kind="client", of_turn=delivery.turn_id)
-        return self._measurements.tracer.span("delivery", place, **attributes)
+        return self.measurements.tracer.span("delivery", place, **attributes)
 
     async def _record_sent(self, delivery: Delivery, shown_as: str) -> None:
         """Store that a part arrived; retry until the store accepts it."""
-        work = partial(deliveries.record_sent, number=delivery.number, shown_as=shown_as, at=self._clock())
-        await self._database.persist(work, pause=self._pause)
+        work = partial(deliveries.record_sent, number=delivery.number, shown_as=shown_as, at=self.clock())
+        await self.database.persist(work, pause=self.pause)
         self._publish(delivery, "sent")
 
     async def _split_into_parts(self, abilities: Capabilities, delivery: Delivery) -> Delivery | None:
         """Cut the first parts of a text. The rest is cut when it is its turn: it may be many parts."""
         room = abilities.length - (len(REPEATED) if abilities.repeat == "blind" else 0)
         parts = partial(split_beginning, delivery.text, replace(abilities, length=room))
-        pieces, rest = await asyncio.get_running_loop().run_in_executor(self._rendering, parts)
+        pieces, rest = await asyncio.get_running_loop().run_in_executor(self.rendering, parts)
         work = partial(deliveries.cut, delivery=delivery, pieces=pieces or ["…"], rest=rest)
-        return await self._database.run(work)
+        return await self.database.run(work)
 
     async def _send_or_find(self, connector: Connector[Any], delivery: Delivery, part: Part) -> str:
         if delivery.unsure and connector.abilities.repeat == "readable" and part.edits is None:
@@ -204,8 +194,8 @@ class Outbox:
     async def _on_refused(self, delivery: Delivery, reason: str) -> None:
         if delivery.shown_as is not None:  # the preview is gone: send the part as a new message
             again = replace(delivery, shown_as=None)
-            work = partial(deliveries.put_back, delivery=again, due_at=self._clock(), reason=reason)
-            await self._database.run(work)
+            work = partial(deliveries.put_back, delivery=again, due_at=self.clock(), reason=reason)
+            await self.database.run(work)
             return
         _log.warning("delivery_refused", extra={"delivery_id": delivery.id, "reason": reason})
         await self._end(delivery, "refused", reason)
@@ -217,8 +207,8 @@ class Outbox:
         wait = seconds or backoff(
             delivery.tries - 1, first=_FIRST_PAUSE
         )  # repeated retries after 0 s would be a hot loop
-        due_at = self._clock() + timedelta(seconds=wait)
-        await self._database.run(partial(deliveries.put_back, delivery=delivery, due_at=due_at, reason=reason))
+        due_at = self.clock() + timedelta(seconds=wait)
+        await self.database.run(partial(deliveries.put_back, delivery=delivery, due_at=due_at, reason=reason))
 
     async def _unsure(self, connector: Connector[Any], delivery: Delivery, reason: str) -> None:
         """Repeat or end a delivery that may have arrived: see ``Repeat``. An edit can always be repeated."""
@@ -229,25 +219,25 @@ class Outbox:
             _log.warning("delivery_ambiguous", extra={"delivery_id": delivery.id, "reason": reason})
             await self._end(delivery, "ambiguous", reason)
             return
-        due_at = self._clock() + timedelta(seconds=backoff(delivery.tries - 1, first=_FIRST_PAUSE))
-        await self._database.run(partial(deliveries.put_back, delivery=again, due_at=due_at, reason=reason))
+        due_at = self.clock() + timedelta(seconds=backoff(delivery.tries - 1, first=_FIRST_PAUSE))
+        await self.database.run(partial(deliveries.put_back, delivery=again, due_at=due_at, reason=reason))
 
     async def _end(self, delivery: Delivery, state: deliveries.DeliveryState, reason: str) -> None:
-        await self._database.run(
-            partial(deliveries.end, number=delivery.number, state=state, at=self._clock(), reason=reason)
+        await self.database.run(
+            partial(deliveries.end, number=delivery.number, state=state, at=self.clock(), reason=reason)
         )
         self._publish(delivery, state)
 
     def _publish(self, delivery: Delivery, state: deliveries.DeliveryState) -> None:
-        ids = {"deliveryId": delivery.id, "turnId": delivery.turn_id, "account": self._account}
-        self._activity.publish("delivery.ended", delivery.owner, {**ids, "state": state})
+        ids = {"deliveryId": delivery.id, "turnId": delivery.turn_id, "account": self.account}
+        self.activity.publish("delivery.ended", delivery.owner, {**ids, "state": state})
 
     async def _take_turn(self, pace: float) -> None:
         """Wait until the account may send again."""
         async with self._turnstile:
             now = asyncio.get_running_loop().time()
             if self._free_at > now:
-                await self._pause(self._free_at - now)
+                await self.pause(self._free_at - now)
             self._free_at = max(self._free_at, now) + 1 / pace
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -32,31 +33,23 @@ _MORE = " …"
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ProgressReporter:
-    """Shows the progress of an account's running turns. Errors here lose nothing."""
+    """Shows the progress of an account's running turns. Errors here lose nothing.
 
-    def __init__(
-        self,
-        *,
-        turns: Turns,
-        database: Database,
-        connector: Callable[[], Connector[Any] | None],
-        clock: Callable[[], datetime],
-        rendering: Executor,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """``connector`` returns the account's current connection, or None. ``rendering`` has the threads that
-        render texts.
-        """
-        self._turns = turns
-        self._database = database
-        self._connector = connector
-        self._clock = clock
-        self._rendering = rendering
-        self._pause = pause
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: For each turn, a lock that is held while its preview is sent.
-        self._showing: dict[str, asyncio.Lock] = {}
+    ``connector`` returns the account's current connection, or None. ``rendering`` has the threads that
+    render texts.
+    """
+
+    turns: Turns
+    database: Database
+    connector: Callable[[], Connector[Any] | None]
+    clock: Callable[[], datetime]
+    rendering: Executor
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]], init=False)
+    #: For each turn, a lock that is held while its preview is sent.
+    _showing: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock], init=False)
 
     def start(self, turn: Turn) -> None:
         if turn.has_ended or turn.place is None or turn.id in self._tasks:
@@ -97,7 +90,7 @@ class ProgressReporter:
         showing = asyncio.create_task(self._show(turn, place, growing))
         try:
             with suppress(GatewayError):  # the turn was deleted, or the gateway stops
-                async for event in self._turns.reader.events(turn):
+                async for event in self.turns.reader.events(turn):
                     growing.take(event.type, event.data)
         finally:
             typing.cancel()
@@ -111,18 +104,18 @@ class ProgressReporter:
 
     async def _type(self, place: Place) -> None:
         while True:
-            connector = self._connector()
+            connector = self.connector()
             every = connector.abilities.typing_every if connector else None
             if connector is not None and every is not None:
                 with suppress(Exception):
                     async with asyncio.timeout(_CALL):
                         await connector.typing(place)
-            await self._pause(every or (5.0 if connector else 0.5))
+            await self.pause(every or (5.0 if connector else 0.5))
 
     async def _show(self, turn: Turn, place: Place, growing: _Growing) -> None:
         """Show the growing text repeatedly, until the turn has ended or an error occurs."""
-        while text := await growing.more(self._every(), self._pause):
-            connector = self._connector()
+        while text := await growing.more(self._every(), self.pause):
+            connector = self.connector()
             if connector is None or not connector.abilities.edits or not connector.settings.previews:
                 return
             try:
@@ -131,15 +124,15 @@ class ProgressReporter:
                 if not is_shown and not growing.asked:
                     return
             except RetryLater as error:
-                await growing.rest(error.seconds or connector.abilities.edit_every, self._pause)
+                await growing.rest(error.seconds or connector.abilities.edit_every, self.pause)
             except Exception as error:  # noqa: BLE001 - the outbox delivers the reply itself
                 _log.info("preview_stopped", extra={"turn_id": turn.id, "reason": type(error).__name__})
                 return
 
     async def _show_once(self, turn: Turn, place: Place, connector: Connector[Any], text: str) -> bool:
         """Show the text; return False if there is no preview, or an earlier call's outcome is unknown."""
-        work = partial(deliveries.preview, turn=turn, text=text, at=self._clock())
-        found = await self._database.run(work)
+        work = partial(deliveries.preview, turn=turn, text=text, at=self.clock())
+        found = await self.database.run(work)
         if found is None or not (found.is_new or found.row.shown_as is not None):
             return False
         await self._send_preview(connector, place, found.row, found.text)
@@ -147,17 +140,17 @@ class ProgressReporter:
 
     async def _send_preview(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> None:
         loop = asyncio.get_running_loop()
-        rendered = await loop.run_in_executor(self._rendering, _preview, text, connector.abilities)
+        rendered = await loop.run_in_executor(self.rendering, _preview, text, connector.abilities)
         # The key differs from the reply's: a platform that has seen the reply's key would drop the reply.
         key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
         part = Part(key=key, place=place, text=rendered, edits=row.shown_as)
         async with asyncio.timeout(_CALL):
             shown_as = await connector.send(part)
         if row.shown_as is None:
-            await self._database.run(partial(deliveries.record_preview, number=row.number, shown_as=shown_as))
+            await self.database.run(partial(deliveries.record_preview, number=row.number, shown_as=shown_as))
 
     def _every(self) -> float:
-        connector = self._connector()
+        connector = self.connector()
         return connector.abilities.edit_every if connector else 1.0
 
 
