@@ -36,8 +36,7 @@ from tests.postgres import PostgresServer, create_tables, empty
 from tests.redis_server import RedisProcess
 
 from torana.agent import Bounds, TurnAgent
-from torana.agent.capability import Safeguards
-from torana.agent.measured_calls import MeasuredCalls
+from torana.agent.capability import MeasuredCalls, Safeguards
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.prompt.context import Contexts
 from torana.agent.prompt.files import Prompts

@@ -1,7 +1,8 @@
-"""Hooks between the agent, its model and its tools: permissions, the journal and error handling."""
+"""Hooks between the agent, its model and its tools: permissions, the journal, errors and measurements."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -22,7 +23,6 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset
 
 from torana.agent.journal_hooks import add_steers, request_with_journal, run_with_journal
-from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.prompt.tool_list import ToolList
 from torana.agent.relayed_model import relaying
@@ -32,8 +32,41 @@ from torana.agent.tool_errors import (
     name_listed_tools_only,
     run_with_error_handling,
 )
+from torana.limits.prices import Prices
+from torana.measurements import OTHER, Measurements
 from torana.models.listing import listed
 from torana.tools import ToolContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCalls:
+    """Counts the durations of model requests and tool calls, and the usage of models.
+
+    ``prices`` knows the configured names of the models.
+    """
+
+    measurements: Measurements
+    prices: Prices
+
+    async def request(self, asked: ModelRequestContext, *, handler: WrapModelRequestHandler) -> ModelResponse:
+        """Send a model request. A failed request names no model: several may have been tried."""
+        started = time.monotonic()
+        try:
+            response = await handler(asked)
+        except BaseException:
+            self.measurements.add("model", time.monotonic() - started, "", "failed")
+            raise
+        model = self.prices.configured_name(response.model_name or "") or OTHER
+        self.measurements.add("model", time.monotonic() - started, model, "ok")
+        usage = self.prices.usage([response])
+        self.measurements.spent_by(model).add(
+            input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost_usd=usage.cost_usd
+        )
+        return response
+
+    async def run_tool(self, args: ValidatedToolArgs, *, tool: str, handler: WrapToolExecuteHandler) -> Any:
+        with self.measurements.time("tool", tool):
+            return await handler(args)
 
 
 @dataclass

@@ -15,8 +15,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from torana.agent.request_size import message_bytes
-from torana.agent.text import repair_surrogates, text_of
-from torana.agent.tokens import estimate
+from torana.agent.text import estimate, repair_surrogates, text_of
 from torana.errors import ModelFailed, ModelResponseTooLarge
 from torana.limits.request_tokens import likely_of_bytes
 from torana.messages import Turn

@@ -16,9 +16,8 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
 
 from torana.agent import TurnAgent
-from torana.agent.capability import Safeguards
+from torana.agent.capability import MeasuredCalls, Safeguards
 from torana.agent.compaction import Compaction
-from torana.agent.measured_calls import MeasuredCalls
 from torana.agent.overview import Toolbox
 from torana.agent.permission_gate import PermissionGate
 from torana.agent.prompt.context import Contexts

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import version
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from pydantic_ai.direct import model_request_stream
@@ -25,20 +25,24 @@ from torana.characters import is_header_value
 from torana.errors import ConfigInvalid
 from torana.installation import this_installation
 from torana.models.builtin import BuiltinModel
-from torana.models.embeddings import EMBEDDINGS_BYTES, ProviderEmbedder
+from torana.models.embeddings import EMBEDDINGS_BYTES, OpenAIEmbeddings, ProviderEmbedder
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.http_bounds import bound_http
 from torana.models.listing import send_listed_tools_only
-from torana.models.openai_chat import send_unchanged
 from torana.models.openai_compatible import ChatModel, ChatProvider
-from torana.models.openai_embeddings import OpenAIEmbeddings
 from torana.models.response_bounds import RESPONSE_BYTES, bound_responses
 from torana.models.schemas import write_schemas_once
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 #: The model without a provider.
 BUILTIN = "builtin"
 
 _PROBE_TIMEOUT = 60.0
+
+#: Options of a chat request for the OpenAI client itself, not for the body.
+_OF_CLIENT = frozenset({"model", "stream", "timeout", "extra_headers", "extra_query"})
 
 #: Errors after which the next model of a list is tried, including responses in another format, such as HTML.
 _FALL_BACK_ON = (ModelAPIError, UnexpectedModelBehavior)
@@ -191,7 +195,7 @@ class _Opener:
                 provider = provide(**arguments)
                 model = infer_model(f"{service_name}:{model_name}", provider_factory=lambda _: provider)
                 if service.extra is None:
-                    send_unchanged(provider.client)
+                    _send_unchanged(provider.client)
         except ImportError as error:
             raise ConfigInvalid(_missing_extra_message(service_name, service, error)) from error
         write_schemas_once(model)
@@ -447,3 +451,28 @@ def _every_service() -> str:
         f"write {BUILTIN}, or PROVIDER:MODEL with one of {', '.join(_every_service_name())}; any server that "
         "speaks OpenAI's Chat Completions is openai-chat:MODEL with TORANA_MODEL_BASE_URL"
     )
+
+
+def _send_unchanged(client: AsyncOpenAI) -> None:
+    """Make this client send the options of a chat request unchanged in the body.
+
+    The client checks every message against all message types and searches every field for names to convert and
+    files to read. pydantic-ai passes plain JSON, so this is unnecessary; ``extra_body`` is merged after the
+    search. ``docs/explanation/performance.md`` has the measurements. Copies from ``client.with_options`` are
+    not changed.
+    """
+    completions = client.chat.completions
+    create = cast("Callable[..., Awaitable[Any]]", completions.create)
+
+    async def create_untouched(*, extra_body: Mapping[str, object] | None = None, **options: object) -> Any:
+        # The client marks omitted options with its own types.
+        plain: dict[str, object] = {
+            name: option
+            for name, option in options.items()
+            if name not in _OF_CLIENT and isinstance(option, str | int | float | list | dict)
+        }
+        left = {name: option for name, option in options.items() if name not in plain}
+        return await create(extra_body={**plain, **(extra_body or {})}, **{"messages": (), **left})
+
+    # Set on the object, so that the class and other clients stay unchanged.
+    vars(completions)["create"] = create_untouched

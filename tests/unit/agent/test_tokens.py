@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torana.agent.tokens import estimate
+from torana.agent.text import estimate
 
 
 @pytest.mark.parametrize(

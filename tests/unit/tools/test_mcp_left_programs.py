@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torana.tools.mcp.left_programs import end_left_program, note_program
+from torana.tools.mcp.stdio import end_left_program, note_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -11,7 +11,7 @@ from importlib import resources
 from string import Template
 from zoneinfo import ZoneInfo
 
-from torana.agent.tokens import estimate
+from torana.agent.text import estimate
 from torana.messages import Turn
 from torana.sessions.history import one_line
 from torana.skills.library import Skills

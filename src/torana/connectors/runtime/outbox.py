@@ -48,8 +48,8 @@ _log = logging.getLogger(__name__)
 class Outbox:
     """The account's deliveries, across its connections.
 
-    ``settled`` waits until no preview can overwrite a delivery. ``rendering`` has the threads that split and render
-    texts, which can take seconds.
+    ``settled`` waits until no preview can overwrite a delivery. ``rendering`` has the threads that split and
+    render texts, which can take seconds.
     """
 
     account: str

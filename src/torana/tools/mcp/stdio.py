@@ -1,7 +1,8 @@
 """The transport to an MCP server that is a program: one line of JSON for each message, over pipes.
 
 The library's own transport has no limit for lines or for the output, stops at invalid UTF-8, and passes the
-gateway's HOME to the program; see docs/decisions/0022.
+gateway's HOME to the program; see docs/decisions/0022. Programs that a killed gateway left running are found in
+/proc, so only on Linux.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, JSONRPCMessage, 
 from torana.errors import ConfigInvalid
 from torana.json_bounds import count_values
 from torana.tools.mcp.entries import Server
-from torana.tools.mcp.left_programs import end_left_program, note_program
 from torana.tools.mcp.sanitize import replace_lone_surrogates
 from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIMIT, Throttle
 
@@ -42,6 +42,9 @@ _UNREAD = 64
 _GRACE = 1.0
 #: Limits of the logged standard error: characters of a line, and seconds between reads of at most 64 KiB.
 _STDERR_LINE, _STDERR_PAUSE = 500, 0.1
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+#: The position of the start time behind the name of the program (proc(5), ``stat``).
+_STARTED = 19
 #: The id of a response, which servers write at the beginning or at the end.
 _ID = re.compile(rb'\A.{0,100}?"id"\s*:\s*(\d{1,18})\s*[,}]|"id"\s*:\s*(\d{1,18}).{0,100}\Z', re.DOTALL)
 
@@ -233,3 +236,26 @@ class _Program:
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
+
+
+def note_program(file: Path, pid: int) -> None:
+    """Write the identity of a running program, the leader of its process group, to ``file``. Blocks."""
+    with suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text(_identity(pid))
+
+
+def end_left_program(file: Path) -> None:
+    """Kill the process group of the program in ``file`` if it still runs. Blocks."""
+    with suppress(OSError, ValueError):
+        noted = file.read_text()
+        pid = int(noted.partition(" ")[0])
+        # Another process may have the same number by now.
+        if pid > 0 and noted == _identity(pid) and os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _identity(pid: int) -> str:
+    """Return the number and the start of a process. Raises ``OSError`` if it does not exist."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return f"{pid} {fields[_STARTED]} {_BOOT.read_text().strip()}"

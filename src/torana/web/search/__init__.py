@@ -1,4 +1,4 @@
-"""Web search by a service that the operator chooses. Each service has its module."""
+"""Web search by a service that the operator chooses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Literal
 
 from torana.web.client import GuardedClient
 from torana.web.search.base import Hit, Search, SearchService
-from torana.web.search.brave import Brave
-from torana.web.search.searxng import Searxng
-from torana.web.search.tavily import Tavily
+from torana.web.search.services import Brave, Searxng, Tavily
 
 __all__ = ["SERVICES", "Hit", "Search", "SearchName", "SearchService", "open_search", "search_fault"]
 
