@@ -177,7 +177,8 @@ class TurnAgent:
             while not isinstance(node, End):
                 if isinstance(node, CallToolsNode) and node.model_response.tool_calls:
                     async with node.stream(running.ctx) as events:
-                        await run.watch.follow(events)
+                        async for event in events:
+                            run.watch.handle(event)
                 node = await running.next(node)
         assert running.result is not None  # noqa: S101 - the run has ended
         return running.result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from pydantic_ai.messages import (
@@ -66,10 +66,6 @@ class Watch:
     @property
     def text(self) -> str:
         return "".join(self._pieces)
-
-    async def follow(self, events: AsyncIterable[AgentStreamEvent]) -> None:
-        async for event in events:
-            self.handle(event)
 
     def handle(self, event: AgentStreamEvent) -> None:
         match event:

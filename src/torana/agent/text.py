@@ -55,8 +55,9 @@ def repair_all_surrogates(value: Any) -> Any:
 def estimate(text: str) -> int:
     """Estimate the tokens of a text; for most scripts the result is too high rather than too low.
 
-    The tokenizer of the model is not used. Four ASCII characters count as one token, and every other character counts as one. Common tokenizers need
-    about one token for each Chinese or Japanese character, and less for a letter of another alphabet.
+    The tokenizer of the model is not used. Four ASCII characters count as one token, and every other character
+    counts as one. Common tokenizers need about one token for each Chinese or Japanese character, and less for a
+    letter of another alphabet.
     """
     plain = sum(character.isascii() for character in text)
     return -(-plain // 4) + len(text) - plain

@@ -49,8 +49,7 @@ def rank(terms: Sequence[str], candidates: Sequence[Candidate], *, total: int) -
         for candidate, (found, length) in zip(candidates, counted, strict=True)
         if found
     ]
-    newest_first = sorted(fits, key=lambda fit: (fit.memory.created_at, fit.memory.id), reverse=True)
-    return sorted(newest_first, key=lambda fit: fit.score, reverse=True)
+    return sorted(fits, key=lambda fit: (fit.score, fit.memory.created_at, fit.memory.id), reverse=True)
 
 
 def _count_terms(terms: Sequence[str], candidate: Candidate) -> tuple[dict[str, int], int]:

@@ -35,24 +35,18 @@ _WORDINGS = re.compile(
 )
 
 #: The window, in these wordings.
-_LIMITS = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r'"n_ctx":\s*(\d+)',
-        r"context (?:length|window|size)[^\d]{0,30}(\d[\d,]*)",
-        r"(?:maximum|max)[^\d.]{0,60}?\b(\d[\d,]*)",
-        r"[<>]=?\s*(\d[\d,]*)",
-    )
+_LIMITS = (
+    r'"n_ctx":\s*(\d+)',
+    r"context (?:length|window|size)[^\d]{0,30}(\d[\d,]*)",
+    r"(?:maximum|max)[^\d.]{0,60}?\b(\d[\d,]*)",
+    r"[<>]=?\s*(\d[\d,]*)",
 )
 #: The tokens of the refused request.
-_ASKED = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r'"n_prompt_tokens":\s*(\d+)',
-        r"request \((\d+) tokens\)",
-        r"messages resulted in (\d[\d,]*) tokens",
-        r"(?:too long|input token count)[^\d]{0,12}(\d[\d,]*)",
-    )
+_ASKED = (
+    r'"n_prompt_tokens":\s*(\d+)',
+    r"request \((\d+) tokens\)",
+    r"messages resulted in (\d[\d,]*) tokens",
+    r"(?:too long|input token count)[^\d]{0,12}(\d[\d,]*)",
 )
 
 
@@ -82,7 +76,7 @@ def _text_of(error: ModelAPIError) -> str:
     return error.message if body is None else str(body)
 
 
-def _first_number(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
-    found = next((match for pattern in patterns if (match := pattern.search(text))), None)
+def _first_number(patterns: tuple[str, ...], text: str) -> int | None:
+    found = next(filter(None, (re.search(pattern, text, re.IGNORECASE) for pattern in patterns)), None)
     number = int(found[1][:20].replace(",", "")) if found else 0
     return number or None

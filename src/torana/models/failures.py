@@ -83,21 +83,16 @@ def _explain_all(errors: list[Exception]) -> ModelFailed:
 
 
 def _detail(error: Exception) -> str:
-    if overflow_of(error) is not None:
-        return _describe_context(error)
+    if (overflow := overflow_of(error)) is not None:
+        window = f" of {overflow.window} tokens" if overflow.window else ""
+        return (
+            f"the request exceeds the model's context window{window} at {_server(error)}; set "
+            "TORANA_CONTEXT_WINDOW to the model's window, or start the server with a larger one"
+        )
     for kind, describe in _DESCRIPTIONS:
         if isinstance(error, kind):
             return describe(error)
     return _describe_unknown(error)
-
-
-def _describe_context(error: Exception) -> str:
-    overflow = overflow_of(error)
-    window = f" of {overflow.window} tokens" if overflow and overflow.window else ""
-    return (
-        f"the request exceeds the model's context window{window} at {_server(error)}; set "
-        "TORANA_CONTEXT_WINDOW to the model's window, or start the server with a larger one"
-    )
 
 
 def _describe_key(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
@@ -23,19 +23,14 @@ def write_schemas_once(model: Model) -> None:
     vars(model)["customize_request_parameters"] = _Remembering(model.customize_request_parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A tool and its converted form. It holds the schema, so that its ``id`` is not reused."""
-
-    tool: ToolDefinition
-    becomes: ToolDefinition
-
-
 class _Remembering:
     def __init__(self, customize: Callable[[ModelRequestParameters], ModelRequestParameters]) -> None:
         self._customize = customize
-        #: The last tool by the schema's ``id`` and strictness.
-        self._written: OrderedDict[tuple[int, bool | None], _Written] = OrderedDict()
+        #: The last tool by the schema's ``id`` and strictness, with its converted form. The tool holds the schema,
+        #: so that its ``id`` is not reused.
+        self._written: OrderedDict[tuple[int, bool | None], tuple[ToolDefinition, ToolDefinition]] = (
+            OrderedDict()
+        )
 
     def __call__(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
         if parameters.output_tools or parameters.output_object is not None:  # the agent uses neither
@@ -44,17 +39,15 @@ class _Remembering:
 
     def _write(self, tool: ToolDefinition) -> ToolDefinition:
         key = id(tool.parameters_json_schema), tool.strict
-        known = self._written.get(key)
+        known, becomes = self._written.get(key, (None, tool))
         if known is None:
             (becomes,) = self._customize(ModelRequestParameters(function_tools=[tool])).function_tools
-            self._written[key] = _Written(tool, becomes)
+            self._written[key] = tool, becomes
             if len(self._written) > _SCHEMAS:
                 self._written.popitem(last=False)
-        elif known.tool is tool:
-            becomes = known.becomes
-        else:
-            schema, strict = known.becomes.parameters_json_schema, known.becomes.strict
+        elif known is not tool:
+            schema, strict = becomes.parameters_json_schema, becomes.strict
             becomes = replace(tool, parameters_json_schema=schema, strict=strict)
-            self._written[key] = _Written(tool, becomes)
+            self._written[key] = tool, becomes
         self._written.move_to_end(key)
         return becomes

@@ -74,6 +74,11 @@ def promises(function: Callable[..., Any]) -> dict[str, Any]:
     return dict(getattr(function, _ATTRIBUTE, {"idempotent": False, "permission": "allow"}))
 
 
+def counted(number: int, unit: str) -> str:
+    """Return a number with its unit in the singular or the plural, such as "1 line" or "2 lines"."""
+    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
 class ToolError(Exception):
     """The tool failed. The message gives the reason; the model, or the user, can read it."""
 

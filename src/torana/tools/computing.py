@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from torana.tools.base import ToolError
-from torana.tools.shares import acquire_within
+from torana.tools.shares import slot_within
 from torana.workers.fair_slots import FairSlots
 from torana.workers.pool import WorkerPool
 from torana.workers.worker import CallFailed, MemoryExceeded, ProcessorTimeExceeded, WorkerLost
@@ -44,18 +44,13 @@ class Computing:
         """End the worker processes. Idempotent."""
         await self._workers.close()
 
-    @asynccontextmanager
-    async def slot(self, user: str) -> AsyncGenerator[None]:
+    def slot(self, user: str) -> AbstractAsyncContextManager[None]:
         """Wait until the user may compute. Raises ``ToolError`` if that takes too long."""
         refusal = (
             f"Not run: the user's other calls took {self._wait:g} s. Too many calls were made at once; make "
             "fewer, or try again later."
         )
-        await acquire_within(self._wait, self._slots, user, refusal=refusal)
-        try:
-            yield
-        finally:
-            self._slots.release(user)
+        return slot_within(self._wait, self._slots, user, refusal=refusal)
 
     async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any], *, user: str) -> Any:
         """Call the function in a worker process. Raises its ``ToolError``, and ``ToolError`` at a limit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from torana.messages import Turn, owner_of
 from torana.tools.base import ToolError
@@ -36,6 +36,16 @@ async def acquire_within(seconds: float, slots: FairSlots, user: str, *, refusal
         raise ToolError(refusal) from None
 
 
+@asynccontextmanager
+async def slot_within(seconds: float, slots: FairSlots, user: str, *, refusal: str) -> AsyncGenerator[None]:
+    """Hold a slot in the block. Raises ``ToolError`` as ``acquire_within`` does."""
+    await acquire_within(seconds, slots, user, refusal=refusal)
+    try:
+        yield
+    finally:
+        slots.release(user)
+
+
 class ToolShares:
     """Limits the concurrent calls of slow tools, and shares them fairly between users."""
 
@@ -45,19 +55,12 @@ class ToolShares:
         }
         self._wait = wait
 
-    @asynccontextmanager
-    async def slot(self, tool: str, user: str) -> AsyncGenerator[None]:
+    def slot(self, tool: str, user: str) -> AbstractAsyncContextManager[None]:
         """Wait until the user may call the tool. Raises ``ToolError`` if that takes too long."""
-        slots = self._slots.get(tool)
-        if slots is None:
-            yield
-            return
+        if tool not in self._slots:
+            return nullcontext()
         refusal = (
             f"Not run: earlier calls of {tool} took {self._wait:g} s. Make fewer calls at once, or try "
             "again later."
         )
-        await acquire_within(self._wait, slots, user, refusal=refusal)
-        try:
-            yield
-        finally:
-            slots.release(user)
+        return slot_within(self._wait, self._slots[tool], user, refusal=refusal)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pydantic_ai.exceptions import ModelAPIError
@@ -184,17 +185,9 @@ def fit_requests(model: Model, *, window: int, answer: int) -> list[ContextBudge
     budgets: list[ContextBudget] = []
     for member in members:
         if not isinstance(member, BuiltinModel):
-            find = _finder(member)
-            budgets.append(ContextBudget(window=window, answer=answer, find=find))
+            budgets.append(ContextBudget(window=window, answer=answer, find=partial(find_window, member)))
             _fit_requests(member, budgets[-1])
     return budgets
-
-
-def _finder(model: Model) -> Callable[[], Awaitable[KnownWindow]]:
-    async def find() -> KnownWindow:
-        return await find_window(model)
-
-    return find
 
 
 def _fit_requests(model: Model, budget: ContextBudget) -> None:

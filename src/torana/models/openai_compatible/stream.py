@@ -62,11 +62,9 @@ async def read_chunks(response: httpx2.Response, model: str) -> AsyncGenerator[C
 def _read_object(data: str) -> Chunk:
     """Return the JSON object of an event. Raises ``ValueError`` for any other text."""
     value: object = json.loads(data)
-    match value:
-        case dict():
-            return cast("Chunk", value)
-        case _:
-            raise ValueError("an event is no JSON object")
+    if not isinstance(value, dict):
+        raise ValueError("an event is no JSON object")  # noqa: TRY004 - the text is invalid
+    return cast("Chunk", value)
 
 
 @dataclass(kw_only=True)

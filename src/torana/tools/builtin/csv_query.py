@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from typing import Literal
 
-from torana.tools.base import ToolError, tool
+from torana.tools.base import ToolError, counted, tool
 
 Aggregate = Literal["", "count", "sum", "mean", "min", "max"]
 Row = Mapping[str, str]
@@ -165,7 +165,7 @@ def _aggregate_rows(table: _Table, rows: list[Row], aggregate: Aggregate, column
     source = table.column(column) if column or aggregate != "count" else ""
     label = f"{aggregate} of {source}" if source else "count"
     if not group_by:
-        return f"{label} = {_worked_out(rows, aggregate, source)} ({_count(rows)})"
+        return f"{label} = {_worked_out(rows, aggregate, source)} ({counted(len(rows), 'row')})"
     key = table.column(group_by)
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -215,8 +215,4 @@ def _format_rows(columns: Sequence[str], rows: Sequence[Row]) -> str:
     writer.writerow(columns)
     writer.writerows([row[column] for column in columns] for row in rows[:ROWS_LIMIT])
     left = len(rows) - ROWS_LIMIT
-    return out.getvalue() + (f"(and {left:,} more rows)" if left > 0 else f"({_count(rows)})")
-
-
-def _count(rows: Sequence[Row]) -> str:
-    return f"{len(rows):,} row{'' if len(rows) == 1 else 's'}"
+    return out.getvalue() + (f"(and {left:,} more rows)" if left > 0 else f"({counted(len(rows), 'row')})")

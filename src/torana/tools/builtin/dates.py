@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from dateutil.easter import easter
 from pydantic_ai import RunContext
 
-from torana.tools.base import ToolContext, ToolError, tool
+from torana.tools.base import ToolContext, ToolError, counted, tool
 from torana.tools.builtin.timezones import zone_of
 
 #: The maximum length of a date as text.
@@ -63,7 +63,7 @@ def days_between(ctx: RunContext[ToolContext], start: str, end: str) -> str:
     first, last = _in_order(start, end, _now(ctx.deps))
     count = abs((last - first).days)
     back = "back " if last < first else ""
-    return f"{_count(count, 'day')} from {_long(first)} {back}to {_long(last)}."
+    return f"{counted(count, 'day')} from {_long(first)} {back}to {_long(last)}."
 
 
 @tool(idempotent=True)
@@ -113,7 +113,7 @@ def _distance(steps: Mapping[str, int]) -> str:
         taken = {unit: -number for unit, number in taken.items()}
     else:
         direction = "from"
-    return f"{' and '.join(_count(number, unit) for unit, number in taken.items())} {direction}"
+    return f"{' and '.join(counted(number, unit) for unit, number in taken.items())} {direction}"
 
 
 def _months_later(start: date, months: int) -> date:
@@ -215,10 +215,6 @@ def _long(day: date) -> str:
 
 def _short(day: date) -> str:
     return f"{day.day} {day:%B} {day.year}"
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
 def _zone_name(zone: tzinfo, local: datetime) -> str:

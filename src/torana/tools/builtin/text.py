@@ -6,7 +6,7 @@ import re
 import string
 from typing import Literal
 
-from torana.tools.base import ToolError, tool
+from torana.tools.base import ToolError, counted, tool
 
 #: The maximum length of a text.
 TEXT_LIMIT = 100_000
@@ -31,8 +31,8 @@ def count_text(text: str, part: str = "") -> str:
         return f"“{part}” occurs {'once' if number == 1 else f'{number:,} times'}."
     spaceless = sum(not character.isspace() for character in text)
     return (
-        f"{_count(len(text.splitlines()), 'line')}, {_count(len(text.split()), 'word')}, "
-        f"{_count(len(text), 'character')} ({spaceless:,} without spaces)."
+        f"{counted(len(text.splitlines()), 'line')}, {counted(len(text.split()), 'word')}, "
+        f"{counted(len(text), 'character')} ({spaceless:,} without spaces)."
     )
 
 
@@ -98,7 +98,3 @@ def _first_number(line: str) -> tuple[float, str]:
     match = _NUMBER.search(line)
     number = match[0].replace(",", "").replace("−", "-") if match else "inf"
     return float(number), line.casefold()
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
-from typing import Protocol, cast
+from typing import Any
 
 from torana.characters import normalize
 from torana.tools.base import ToolError, tool
@@ -124,23 +124,6 @@ def convert_units(
     return f"{label} = {_plain(converted)} {_unit_label(to_unit)}"
 
 
-class _Results(Protocol):
-    """The results that pint keeps."""
-
-    conversion_factor: dict[object, object]
-    root_units: dict[object, object]
-    dimensionality: dict[object, object]
-
-
-class _Registry(Protocol):
-    """The used part of pint's registry, with types."""
-
-    _cache: _Results
-
-    def parse_unit_name(self, unit_name: str) -> tuple[tuple[str, str, str], ...]: ...
-    def convert(self, value: float, src: object, dst: object) -> float: ...
-
-
 class _Units:
     """pint's units. User input never reaches its expression parser: "9**9**9 m" hangs it."""
 
@@ -149,7 +132,7 @@ class _Units:
         from pint import UnitRegistry
         from pint.util import UnitsContainer
 
-        self._registry = cast("_Registry", UnitRegistry())
+        self._registry: Any = UnitRegistry()
         self._container = UnitsContainer
         self.names = tuple(name for name in dir(self._registry) if name[0].isalpha() and len(name) > 3)
 
@@ -168,7 +151,7 @@ class _Units:
 
     def _forget_results(self) -> None:
         """Limit the memory of pint's results, which it never frees."""
-        kept = self._registry._cache  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        kept = self._registry._cache  # noqa: SLF001 - there is no public attribute
         for results in (kept.conversion_factor, kept.root_units, kept.dimensionality):
             if len(results) > _KEPT:
                 results.clear()

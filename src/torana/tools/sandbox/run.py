@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,15 +27,6 @@ _PROXY_ENVIRON = {
     **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), _PROXY),
     "NODE_USE_ENV_PROXY": "1",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    room: Path
-    started: Sequence[str]
-    directories: Mapping[str, int]
-    #: The writable directories' file systems, or None if there are none.
-    disks: Disks | None
 
 
 class Sandbox:
@@ -70,25 +61,30 @@ class Sandbox:
         room = make_workdir(group=NOBODY if os.geteuid() == 0 else None)
         with ExitStack() as held:
             try:
-                prepared = await run_uncancellable(partial(self._prepare, job, room.path, held))
-                return await self._start(job, prepared, limits)
+                script, directories = await run_uncancellable(partial(self._prepare, job, room.path, held))
+                return await self._start(job, room.path, script, directories, limits)
             finally:
                 await run_uncancellable(room.remove)
 
-    def _prepare(self, job: Job, room: Path, held: ExitStack) -> _Prepared:
-        started = _furnish(room, job)
-        directories = self._bubblewrap.open(job, held)
-        writable = [directories[path] for path in job.writable]
-        return _Prepared(room, started, directories, Disks(writable) if writable else None)
+    def _prepare(self, job: Job, room: Path, held: ExitStack) -> tuple[Sequence[str], Mapping[str, int]]:
+        """Return the command of the job, and the descriptors of its directories."""
+        return _furnish(room, job), self._bubblewrap.open(job, held)
 
-    async def _start(self, job: Job, prepared: _Prepared, limits: SandboxLimits) -> Outcome:
-        room, directories = prepared.room, prepared.directories
+    async def _start(
+        self,
+        job: Job,
+        room: Path,
+        script: Sequence[str],
+        directories: Mapping[str, int],
+        limits: SandboxLimits,
+    ) -> Outcome:
+        writable = [directories[path] for path in job.writable]
         egress = Egress(hosts=job.hosts, resolve=self._resolve)
         environ = {**_ENVIRON, **(_PROXY_ENVIRON if job.hosts else {}), **job.environ}
         with sealed_file(seccomp.program(may_flush=bool(job.writable))) as calls:
             command = self._bubblewrap.command(
                 job,
-                prepared.started,
+                script,
                 room=room,
                 limits=limits,
                 seccomp=calls,
@@ -103,7 +99,7 @@ class Sandbox:
                     environ=environ,
                     stdin=job.stdin,
                     descriptors=[calls, *directories.values()],
-                    disks=prepared.disks,
+                    disks=Disks(writable) if writable else None,
                 )
             finally:
                 await egress.close()
