@@ -113,8 +113,8 @@ class App:
             open_.push_async_callback(core.compaction.stop)
         open_.push_async_callback(core.tooling.mcp.stop)
         core.tooling.mcp.start(accepted_elsewhere=core.turns.replicas.accepted_tools)
-        open_.push_async_callback(self.services.skills.changes.stop)
-        await self.services.skills.changes.start(changed_elsewhere=core.turns.replicas.changed_skills)
+        open_.push_async_callback(self.services.skills.changes.decisions.stop)
+        await self.services.skills.changes.decisions.start(core.turns.replicas.changed_skills)
         open_.push_async_callback(self.erasures.stop)
         if await self.erasures.start():
             # Not before: it would store files of erased users again.

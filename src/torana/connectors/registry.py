@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torana.connectors.base import Connector, ConnectorSettings
 from torana.errors import ConfigInvalid
 from torana.installation import this_installation
-from torana.tools.validation_messages import entry_faults, suggest_name
+from torana.tools.validation_messages import entry_faults, map_texts, suggest_name
 
 #: The entry point group of connectors in other packages: a name, and the class.
 GROUP = "torana.connectors"
@@ -98,26 +98,18 @@ def _with_account_prefix(account: Account, line: str) -> str:
 def _account(name: str, table: Mapping[str, Any], environ: Mapping[str, str], reachable: bool) -> Account:
     missing: list[str] = []
     values = {key: value for key, value in table.items() if key != "kind"}
-    filled = _substitute_variables(values, f"connectors.{name}", environ, missing)
+
+    def fill(place: str, text: str) -> str:
+        if not _VARIABLE.fullmatch(text):
+            return text
+        if text[1:] not in environ:
+            cure = "set it, or write it into .env"
+            missing.append(f"{place}: the environment variable {text[1:]} is not set; {cure}")
+        return environ.get(text[1:], text)
+
+    filled = map_texts(values, f"connectors.{name}", fill)
     kind = str(table.get("kind", name))
     return Account(name=name, kind=kind, values=filled, missing=tuple(missing), reachable=reachable)
-
-
-def _substitute_variables(value: Any, place: str, environ: Mapping[str, str], missing: list[str]) -> Any:
-    """Replace variables in a value by their values; append a line for each unset variable to ``missing``."""
-    if isinstance(value, dict):
-        inner = cast("dict[str, Any]", value)
-        return {
-            key: _substitute_variables(item, f"{place}.{key}", environ, missing) for key, item in inner.items()
-        }
-    if isinstance(value, list):
-        return [_substitute_variables(item, place, environ, missing) for item in cast("list[Any]", value)]
-    if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
-        return value
-    if value[1:] not in environ:
-        cure = "set it, or write it into .env"
-        missing.append(f"{place}: the environment variable {value[1:]} is not set; {cure}")
-    return environ.get(value[1:], value)
 
 
 def load(kind: str) -> type[Connector[Any]]:

@@ -82,17 +82,17 @@ class LimitUsage:
         return replace(self, spent=self.spent + spent, reserved=reserved, asked=0, likely=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitUsages:
     """Reads the usage of the windows of all limits that apply to a turn."""
 
-    def __init__(self, *, limits: Limits) -> None:
-        self._limits = limits
+    limits: Limits
 
     def _rules(self, turn: Turn) -> list[AppliedLimit]:
         of_each: list[tuple[Whose, str | None, Sequence[Limit]]] = [
-            ("user", turn.user and usage.of_user(turn.user), self._limits.per_user),
-            ("token", turn.token and usage.of_token(turn.token), self._limits.per_token),
-            ("global", usage.GATEWAY, self._limits.overall),
+            ("user", turn.user and usage.of_user(turn.user), self.limits.per_user),
+            ("token", turn.token and usage.of_token(turn.token), self.limits.per_token),
+            ("global", usage.GATEWAY, self.limits.overall),
         ]
         return [
             AppliedLimit(limit=limit, account=account, whose=whose)

@@ -26,8 +26,8 @@ def write_schemas_once(model: Model) -> None:
 class _Remembering:
     def __init__(self, customize: Callable[[ModelRequestParameters], ModelRequestParameters]) -> None:
         self._customize = customize
-        #: The last tool by the schema's ``id`` and strictness, with its converted form. The tool holds the schema,
-        #: so that its ``id`` is not reused.
+        #: The last tool by the schema's ``id`` and strictness, with its converted form. The tool holds the
+        #: schema, so that its ``id`` is not reused.
         self._written: OrderedDict[tuple[int, bool | None], tuple[ToolDefinition, ToolDefinition]] = (
             OrderedDict()
         )

@@ -1,10 +1,11 @@
-"""Describe pydantic validation errors in a settings table for the operator."""
+"""Read the values of a settings table, and describe pydantic validation errors in it for the operator."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -31,6 +32,16 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: a similar name, or nothing."""
     near = difflib.get_close_matches(name[:60], list(known), n=1)
     return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def map_texts(value: Any, place: str, change: Callable[[str, str], Any]) -> Any:
+    """Return the value of a setting with each text in it changed; ``change`` receives place and text."""
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value).items()
+        return {key: map_texts(item, f"{place}.{key}", change) for key, item in entries}
+    if isinstance(value, list):
+        return [map_texts(item, place, change) for item in cast("list[Any]", value)]
+    return change(place, value) if isinstance(value, str) else value
 
 
 def _describe_fault(fault: ErrorDetails, of: type[BaseModel]) -> str:

@@ -139,7 +139,7 @@ class Place:
 @pytest.fixture
 async def place(tmp_path: Path, open_database: Callable[[], Database]) -> Place:
     place = Place(tmp_path, open_database())
-    await place.changes.start()
+    await place.changes.decisions.start()
     return place
 
 
@@ -645,7 +645,7 @@ async def test_leftovers_of_a_crash_are_removed_at_start(
     (place.root / "coffee@0123" / "coffee").mkdir(parents=True)
     again = Place(tmp_path, open_database())
     assert not again.loaded()
-    await again.changes.start()
+    await again.changes.decisions.start()
     assert (again.loaded(), again.approve_with_grant()) == (True, WANTED)
     assert again.leftovers() == set()
 

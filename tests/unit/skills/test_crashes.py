@@ -27,7 +27,7 @@ def _exit(*_arguments: object, **_options: object) -> None:
 async def install_until(place: Path, where: str, newer: str) -> None:
     """Install a skill or its new version, and exit with 9 on reaching the named function."""
     here = Place(place, SqliteDatabase(path=place / "torana.db"))
-    await here.changes.start()
+    await here.changes.decisions.start()
     if newer == "newer":
         await here.install_and_approve()
     module, _, name = where.rpartition(".")

@@ -50,7 +50,7 @@ class Elsewhere(Place):
         self.changed.noticed.clear()
         self.changed.set()
         await self.changed.noticed.wait()
-        async with self.changes._decisions.changing():  # pyright: ignore[reportPrivateUsage] - wait for the end
+        async with self.changes.decisions.changing():  # wait for the end
             pass
 
 
@@ -62,16 +62,16 @@ def database(open_database: Callable[[], Database]) -> Database:
 @pytest.fixture
 async def here(tmp_path: Path, database: Database) -> Place:
     place = Place(tmp_path / "here", database)
-    await place.changes.start()
+    await place.changes.decisions.start()
     return place
 
 
 @pytest.fixture
 async def there(tmp_path: Path, database: Database) -> AsyncGenerator[Elsewhere]:
     place = Elsewhere(tmp_path / "there", database)
-    await place.changes.start(changed_elsewhere=place.changed)
+    await place.changes.decisions.start(place.changed)
     yield place
-    await place.changes.stop()
+    await place.changes.decisions.stop()
 
 
 async def stored(database: Database) -> frozenset[str]:
@@ -140,7 +140,7 @@ async def test_folder_of_an_earlier_version_is_stored_at_the_start(
     await here.install_and_approve()
     await database.run(partial(skill_archives.delete_all_but, folders=()))
 
-    await Place(here.root.parent, database).changes.start()
+    await Place(here.root.parent, database).changes.decisions.start()
     await there.follow()
 
     assert there.loaded()
@@ -151,7 +151,7 @@ async def test_missing_folder_is_unpacked_at_the_start(here: Place, tmp_path: Pa
     shutil.rmtree(here.folder().parent)
 
     again = Place(tmp_path / "here", here.database)
-    await again.changes.start()
+    await again.changes.decisions.start()
 
     assert again.loaded()
 
@@ -201,7 +201,7 @@ async def test_folder_that_is_too_large_to_store_is_logged(
         raise SkillInvalid("too large")
 
     monkeypatch.setattr(decisions, "check_size", refuse)
-    await Place(here.root.parent, database).changes.start()
+    await Place(here.root.parent, database).changes.decisions.start()
 
     assert "skill_not_stored" in caplog.messages
     assert await stored(database) == frozenset()

@@ -172,7 +172,7 @@ class Connectors:
         names = {account.name for account in accounts}
         for turn in self._admission.turns.live:
             if turn.account in names:
-                self._running[turn.account].show_progress(turn)
+                self._running[turn.account].progress.start(turn)
 
     async def _stop(self, name: str) -> None:
         await self._running[name].stop()
@@ -198,7 +198,7 @@ class _RunningAccount:
         #: True if the account receives events of all turns.
         self.is_subscribed = False
         self._database = database
-        self._progress = ProgressReporter(
+        self.progress = ProgressReporter(
             turns=admission.turns,
             database=database,
             connector=lambda: self.supervisor.connector,
@@ -210,7 +210,7 @@ class _RunningAccount:
             account=account.name,
             database=database,
             clock=clock,
-            settled=self._progress.wait_until_hidden,
+            settled=self.progress.wait_until_hidden,
             rendering=rendering,
             measurements=admission.turns.live.measurements,
             activity=admission.turns.live.activity,
@@ -234,10 +234,7 @@ class _RunningAccount:
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._progress.stop()
-
-    def show_progress(self, turn: Turn) -> None:
-        self._progress.start(turn)
+        await self.progress.stop()
 
     async def _deliver(self, connector: Connector[Any]) -> None:
         work = partial(deliveries.subscribe, account=self.account.name, events=connector.events)
@@ -249,7 +246,7 @@ class _RunningAccount:
         if turn is None or turn.has_ended:
             self.outbox.wake()
         else:
-            self.show_progress(turn)
+            self.progress.start(turn)
 
     def _log_end(self, task: asyncio.Task[None]) -> None:
         """Log the end of the supervisor; without a stop, only a bug ends it."""

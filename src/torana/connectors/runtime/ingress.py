@@ -110,17 +110,20 @@ class Ingress:
         and replies still go out until the end.
         """
         if not heard.addressed or not _is_name(heard.sender.id):
-            return
+            return None
         heard = replace(heard, said_at=self._said_at(heard))
         message_files = self._files.see(heard.attachments)
         pauses = iter(_PAUSES)
         # Earlier messages of the chat come first, even if their files take longer.
         turnstile = self._chats.setdefault(heard.place.chat, asyncio.Lock())
         async with turnstile:
-            while (hindrance := await self._try_to_hear(heard, message_files)) is not None:
-                if isinstance(hindrance, Draining):
+            while True:
+                try:
+                    return await self._hear(heard, message_files)
+                except Draining:
                     await asyncio.Event().wait()
-                _log.warning("message_waits_for_store", extra={"reason": hindrance.detail})
+                except (Overloaded, StoreUnavailable) as error:
+                    _log.warning("message_waits_for_store", extra={"reason": error.detail})
                 await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
     def _said_at(self, heard: IncomingMessage) -> datetime:
@@ -134,14 +137,6 @@ class Ingress:
     async def paired_ids(self, most: int) -> Sequence[str]:
         """Return the ids of up to ``most`` paired senders, the latest first."""
         return await self._pairing.approved_ids(self._kind, most)
-
-    async def _try_to_hear(self, heard: IncomingMessage, message_files: MessageFiles) -> GatewayError | None:
-        """Accept or reject a message, or return the error that prevents this at the moment."""
-        try:
-            await self._hear(heard, message_files)
-        except (Draining, Overloaded, StoreUnavailable) as error:
-            return error
-        return None
 
     async def _hear(self, heard: IncomingMessage, message_files: MessageFiles) -> None:
         if heard.sender.automatic and not self._settings.bots:

@@ -42,7 +42,7 @@ class StoredDecisions:
         self._one_at_a_time = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
 
-    async def start(self, changed_elsewhere: asyncio.Event | None) -> None:
+    async def start(self, changed_elsewhere: asyncio.Event | None = None) -> None:
         """Apply the decisions, and delete the remains of interrupted installations.
 
         ``changed_elsewhere`` is set when another replica may have changed decisions.

@@ -56,14 +56,8 @@ class SkillInstaller:
         self._versions = SkillVersions(statuses=self.statuses)
         self._fetcher = fetcher
         self._clock = clock
-        self._decisions = StoredDecisions(database=database, skills=skills, installed=installed)
-
-    async def start(self, *, changed_elsewhere: asyncio.Event | None = None) -> None:
-        """Apply the stored decisions, and follow other replicas, which set ``changed_elsewhere``."""
-        await self._decisions.start(changed_elsewhere)
-
-    async def stop(self) -> None:
-        await self._decisions.stop()
+        #: Stores the decisions; start it before a change.
+        self.decisions = StoredDecisions(database=database, skills=skills, installed=installed)
 
     async def install(self, source: str, *, path: str | None = None, act: Act) -> SkillDecision:
         """Fetch a skill and put it in quarantine. Raises ``SkillRefused`` or ``SkillConflict``."""
@@ -82,7 +76,7 @@ class SkillInstaller:
         self, archive: bytes, *, origin: str, path: str | None = None, act: Act
     ) -> SkillDecision:
         """Put the skill of an archive in quarantine. Raises ``SkillRefused`` or ``SkillConflict``."""
-        async with self._decisions.changing():
+        async with self.decisions.changing():
             staged = await self._stage(archive, path)
             slug = staged.skill.slug
             self._check_free(slug)
@@ -96,7 +90,7 @@ class SkillInstaller:
                 installed_at=self._clock(),
             )
             await self._check_quarantine(decision)
-            return await self._decisions.put(
+            return await self.decisions.put(
                 decision, act=act, action="skill.install", archive=staged.stored, origin=origin
             )
 
@@ -117,7 +111,7 @@ class SkillInstaller:
 
         If the archive contains the current version, a newer version in quarantine is withdrawn.
         """
-        async with self._decisions.changing():
+        async with self.decisions.changing():
             decision = self._installed_one(slug)
             staged = await self._stage(archive, decision.subfolder)
             if staged.skill.slug != slug:
@@ -131,7 +125,7 @@ class SkillInstaller:
                     decision.next_digest,
                     replace(decision, next_folder=None, next_digest=None),
                 )
-                return await self._decisions.put(decision, act=act, action="skill.update", withdrawn=withdrawn)
+                return await self.decisions.put(decision, act=act, action="skill.update", withdrawn=withdrawn)
             if new in (decision.digest, decision.next_digest):
                 return decision
             if decision.state == "quarantine":
@@ -139,7 +133,7 @@ class SkillInstaller:
             else:
                 decision = replace(decision, next_folder=staged.folder, next_digest=new)
             await self._check_quarantine(decision)
-            return await self._decisions.put(
+            return await self.decisions.put(
                 decision, act=act, action="skill.update", archive=staged.stored, newer=new
             )
 
@@ -150,7 +144,7 @@ class SkillInstaller:
         replaces the current one. Raises ``NotFound``, ``SkillConflict`` for a core skill, ``SkillRefused`` for
         a broken folder, and ``SkillChanged`` if no version has these files.
         """
-        async with self._decisions.changing():
+        async with self.decisions.changing():
             skill, newer = await asyncio.to_thread(self._versions.get, slug, digest)
             decision = self._installed.decision(slug) or _placed_by_hand(skill, at=self._clock())
             if newer:
@@ -161,7 +155,7 @@ class SkillInstaller:
 
     async def disable(self, slug: str, *, act: Act) -> SkillDecision:
         """Disable a skill. Raises ``NotFound``, or ``SkillConflict`` for a skill that is not active."""
-        async with self._decisions.changing():
+        async with self.decisions.changing():
             decision = self._installed.decision(slug)
             if decision is None:
                 decision = _placed_by_hand(await asyncio.to_thread(self._versions.only, slug), at=self._clock())
@@ -175,7 +169,7 @@ class SkillInstaller:
         Raises ``NotFound``, ``SkillConflict`` for a skill that is not disabled, and ``SkillChanged`` for an
         installed skill whose files changed.
         """
-        async with self._decisions.changing():
+        async with self.decisions.changing():
             decision = self._installed.decision(slug)
             if decision is not None and decision.folder is not None:
                 await self._check_unchanged(decision)
@@ -187,12 +181,12 @@ class SkillInstaller:
 
     async def remove(self, slug: str, *, act: Act) -> None:
         """Delete an installed skill. Raises ``NotFound``, or ``SkillConflict`` for other skills."""
-        async with self._decisions.changing():
-            await self._decisions.remove(self._installed_one(slug), act=act)
+        async with self.decisions.changing():
+            await self.decisions.remove(self._installed_one(slug), act=act)
 
     async def _decide(self, decision: SkillDecision, *, act: Act, action: str, **detail: Any) -> SkillDecision:
         decided = replace(decision, decided_by=act.principal, decided_at=self._clock())
-        return await self._decisions.put(decided, act=act, action=action, **detail)
+        return await self.decisions.put(decided, act=act, action=action, **detail)
 
     async def _stage(self, archive: bytes, path: str | None) -> Staged:
         try:

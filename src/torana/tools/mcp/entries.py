@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
@@ -27,7 +27,7 @@ from pydantic import (
 from torana.characters import is_header_value
 from torana.errors import ConfigInvalid
 from torana.tools.redaction import mask
-from torana.tools.validation_messages import entry_faults
+from torana.tools.validation_messages import entry_faults, map_texts
 
 #: The key of the servers in the files of other clients.
 SERVERS_KEY = "mcpServers"
@@ -235,12 +235,17 @@ def _server(
         _log.warning("mcp_entry_keys_ignored", extra={"entry": where, "keys": ignored})
     missing: list[str] = []
     reserved: list[str] = []
-    filled = _substitute_variables(
-        {key: value for key, value in values.items() if key not in unused},
-        environ,
-        missing.append,
-        reserved.append,
-    )
+
+    def fill(found: re.Match[str]) -> str:
+        variable = found["whole"] or found["part"]
+        if variable.upper().startswith(_RESERVED_PREFIX):
+            reserved.append(variable)
+        elif variable not in environ and found["otherwise"] is None:
+            missing.append(variable)
+        return environ.get(variable) or found["otherwise"] or ""
+
+    used = {key: value for key, value in values.items() if key not in unused}
+    filled = map_texts(used, where, lambda _, text: _VARIABLE.sub(fill, text))
     cure = "set it, or write it into .env"
     faults = [f"{where}: the environment variable {variable} is not set; {cure}" for variable in missing]
     faults += [
@@ -261,29 +266,3 @@ def _validate_server(where: str, values: Mapping[str, Any]) -> Server:
     if ("command" in values) == ("url" in values) and message not in lines:
         lines.append(message)
     raise ConfigInvalid("\n".join(lines))
-
-
-def _substitute_variables(
-    value: Any, environ: Mapping[str, str], missing: Callable[[str], None], reserved: Callable[[str], None]
-) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: _substitute_variables(item, environ, missing, reserved)
-            for key, item in cast("dict[str, Any]", value).items()
-        }
-    if isinstance(value, list):
-        return [
-            _substitute_variables(item, environ, missing, reserved) for item in cast("Sequence[Any]", value)
-        ]
-    if not isinstance(value, str):
-        return value
-
-    def replacement(found: re.Match[str]) -> str:
-        variable = found["whole"] or found["part"]
-        if variable.upper().startswith(_RESERVED_PREFIX):
-            reserved(variable)
-        elif variable not in environ and found["otherwise"] is None:
-            missing(variable)
-        return environ.get(variable) or found["otherwise"] or ""
-
-    return _VARIABLE.sub(replacement, value)

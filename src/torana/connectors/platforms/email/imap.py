@@ -165,12 +165,11 @@ def _numbers(found: ResponseLine) -> list[bytes]:
     return [word for word in words if word.isdigit()] if star == b"*" and words[:1] == [b"SEARCH"] else []
 
 
-async def cancellable(work: Awaitable[Any], seconds: float | None = None) -> Any:
-    """Return the result of the work. Raises ``TimeoutError`` after ``seconds``.
+async def cancellable(work: Awaitable[Any]) -> Any:
+    """Return the result of the work.
 
     Mail libraries use ``asyncio.wait_for``, which may lose a cancellation before Python 3.12, so that cancelled
     work goes on. ``gather`` does not lose it.
     """
-    async with asyncio.timeout(seconds):
-        (result,) = await asyncio.gather(work)
+    (result,) = await asyncio.gather(work)
     return result
