@@ -50,7 +50,7 @@ from torana.measurements import Measurements
 from torana.memory import Memory
 from torana.messages import GATEWAY_OWNER, File, FileKind, Inbound, OnBusy, Turn
 from torana.permissions import Rules
-from torana.schedules import AgentSchedules, Schedules
+from torana.schedules import Schedules, ScheduleTools
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.store.engine import sqlite as sqlite_module
@@ -66,7 +66,6 @@ from torana.tools.builtin.conversation import ConversationTools
 from torana.tools.builtin.files import FileTools
 from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
-from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skills import SkillTools
 from torana.tools.builtin.tool_search import ToolSearch
 from torana.tools.builtin.web import WebTools
@@ -397,7 +396,7 @@ def open_agent(
                 ConversationTools(sessions=sessions),
                 SkillTools(skills=core_skills),
                 ToolSearch(skills=core_skills),
-                ScheduleTools(planner=AgentSchedules(schedules=schedules)),
+                ScheduleTools(schedules=schedules),
                 FileTools(workspaces=workspaces),
                 ListTools(workspaces=workspaces),
                 web_tools,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import httpx2
 
 from torana.web import Guard, GuardedClient
-from torana.web.interfaces import Interfaces
+from torana.web.guard import Interfaces
 
 #: A public address of a host that no test reaches: connections to it are redirected to loopback.
 PUBLIC = "93.184.215.14"

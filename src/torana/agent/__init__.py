@@ -21,8 +21,7 @@ from pydantic_graph import End
 from torana.agent.event_relay import Emit, Watch
 from torana.agent.journal import Journal, responses_of, settled_messages
 from torana.agent.opened_skills import OpenedSkills
-from torana.agent.prompt.context import Context, Contexts
-from torana.agent.prompt.notes import without_note
+from torana.agent.prompt.context import Context, Contexts, without_note
 from torana.agent.relayed_model import RelayedModel
 from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run

@@ -11,7 +11,7 @@ from torana.agent.request_size import definition_bytes
 from torana.config import Loaded, Settings
 from torana.memory import Memory
 from torana.messages import utc_now
-from torana.schedules import AgentSchedules, Schedules
+from torana.schedules import Schedules, ScheduleTools
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.skills.grants import InstalledSkills
@@ -24,7 +24,6 @@ from torana.tools.builtin.files import FileTools
 from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.python import PythonTools
-from torana.tools.builtin.schedules import ScheduleTools
 from torana.tools.builtin.skill_scripts import Granted, ScriptTools
 from torana.tools.builtin.skills import SkillTools
 from torana.tools.builtin.tool_search import ToolSearch
@@ -97,7 +96,7 @@ def tool_groups(loaded: Loaded, dependencies: ToolDependencies, python: PythonTo
         ConversationTools(sessions=dependencies.sessions),
         SkillTools(skills=dependencies.skills),
         ToolSearch(skills=dependencies.skills),
-        ScheduleTools(planner=AgentSchedules(schedules=dependencies.schedules)),
+        ScheduleTools(schedules=dependencies.schedules),
         scripts,
         python,
         FileTools(workspaces=dependencies.workspaces),

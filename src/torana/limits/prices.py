@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from torana.characters import cut_to_bytes
-from torana.limits.request_parts import parts_of
+from torana.limits.request_tokens import parts_of
 from torana.messages import MICRO, MODEL_NAME_BYTES, Usage
 
 if TYPE_CHECKING:  # importing it takes a second

@@ -28,10 +28,9 @@ from torana.models.builtin import BuiltinModel
 from torana.models.embeddings import EMBEDDINGS_BYTES, OpenAIEmbeddings, ProviderEmbedder
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.http_bounds import bound_http
-from torana.models.listing import send_listed_tools_only
+from torana.models.listing import send_listed_tools_only, write_schemas_once
 from torana.models.openai_compatible import ChatModel, ChatProvider
 from torana.models.response_bounds import RESPONSE_BYTES, bound_responses
-from torana.models.schemas import write_schemas_once
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

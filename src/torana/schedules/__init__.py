@@ -6,11 +6,11 @@
     words.py     times and rules as people write them
     service.py   create, list, pause, resume and remove schedules
     ticker.py    run due schedules, each due time once
-    agents.py    schedules for the agent's tools
+    tools.py     the agent's tools for schedules
 """
 
-from torana.schedules.agents import AgentSchedules
 from torana.schedules.service import NewSchedule, Schedules
 from torana.schedules.ticker import Ticker
+from torana.schedules.tools import ScheduleTools
 
-__all__ = ["AgentSchedules", "NewSchedule", "Schedules", "Ticker"]
+__all__ = ["NewSchedule", "ScheduleTools", "Schedules", "Ticker"]

@@ -24,8 +24,7 @@ from torana.skills.format.front_matter import (
     split,
     text_of,
 )
-from torana.skills.format.manifest import Needs, needs_of
-from torana.skills.format.requirements import requirements_of
+from torana.skills.format.manifest import Needs, needs_of, requirements_of
 from torana.skills.format.triggers import SkillTrigger, triggers_of
 
 Source = Literal["core", "user"]

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
+from pydantic_ai.tools import ToolDefinition
+
 from torana.messages import Turn
 from torana.permissions import Permission
-from torana.tools.opened import OpenedTools
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ATTRIBUTE = "__torana_tool__"
+
+#: Maximum number of opened tools of a session. A further one replaces the one that was opened first.
+_OPENED_LIMIT = 64
+
+
+class OpenedTools:
+    """The tools that a session has opened, in order, and the tools that its requests do not list."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """``names`` are the tools that earlier turns of the session opened."""
+        self.names = self._stored = tuple(names)
+        #: The permitted tools that the last request did not list; a search finds them.
+        self.unlisted: Sequence[ToolDefinition] = ()
+
+    @property
+    def to_store(self) -> tuple[str, ...] | None:
+        """Return the names for the session's later turns; None if they have not changed."""
+        return None if self.names == self._stored else self.names
+
+    def open(self, names: Iterable[str]) -> None:
+        """Append the tools that are not open yet."""
+        new = [name for name in dict.fromkeys(names) if name not in self.names]
+        if new:
+            self.names = (*self.names, *new)[-_OPENED_LIMIT:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

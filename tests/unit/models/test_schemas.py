@@ -7,7 +7,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
-from torana.models.schemas import write_schemas_once
+from torana.models.listing import write_schemas_once
 
 LOOSE = {"type": "object", "properties": {"a": {"type": "string", "format": "uri"}}, "required": ["a"]}
 

@@ -14,6 +14,7 @@ from pydantic_ai import FunctionToolset
 
 from torana.errors import ConfigInvalid
 from torana.memory import Memory
+from torana.schedules import Schedules, ScheduleTools
 from torana.sessions import Sessions
 from torana.skills import CORE_DIR, Skills
 from torana.store.engine.database import Database
@@ -24,7 +25,6 @@ from torana.tools.builtin.files import FileTools
 from torana.tools.builtin.lists import ListTools
 from torana.tools.builtin.memory import MemoryTools
 from torana.tools.builtin.python import PythonTools
-from torana.tools.builtin.schedules import Planner, ScheduleTools
 from torana.tools.builtin.skills import SkillTools
 from torana.tools.builtin.web import WebTools
 from torana.tools.computing import Computing
@@ -146,7 +146,7 @@ def build(
                 MemoryTools(memory=Memory(database=database)),
                 ConversationTools(sessions=Sessions(database=database, history_messages=40)),
                 SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
-                ScheduleTools(planner=cast("Planner", None)),
+                ScheduleTools(schedules=cast("Schedules", None)),
                 FileTools(workspaces=workspaces),
                 ListTools(workspaces=workspaces),
                 web_tools,

@@ -12,7 +12,7 @@ import pytest
 from tests.standins.web import PUBLIC, SITE, Internet
 
 from torana.web import BadResponse, NotAllowed, PageTooLarge, TooSlow, Unreachable, WebFault, WrongType
-from torana.web.interfaces import Interfaces
+from torana.web.guard import Interfaces
 
 _URL = f"http://{SITE}"
 

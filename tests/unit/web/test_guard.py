@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torana.web import Guard, NotAllowed, TooSlow, Unreachable, guard
-from torana.web.guard import Resolver
-from torana.web.interfaces import Interfaces, InterfacesUnreadable
+from torana.web.guard import Interfaces, InterfacesUnreadable, Resolver
 
 
 def _answering(*answer: str) -> Resolver:

@@ -9,7 +9,7 @@ from unittest import mock
 import psutil
 import pytest
 
-from torana.web.interfaces import InterfacesUnreadable, read_interfaces
+from torana.web.guard import InterfacesUnreadable, read_interfaces
 
 
 def _listed(address: str, netmask: str | None, ptp: str | None = None) -> dict[str, list[object]]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pydantic_ai.messages import ModelMessage, UserContent
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, UserContent, UserPromptPart
 
 from torana.agent.prompt.files import Prompts
 from torana.agent.prompt.instructions import Instructions, Knowledge
-from torana.agent.prompt.notes import with_note
 from torana.agent.prompt.tool_list import ToolList
 from torana.memory import Memory
-from torana.messages import Turn
+from torana.messages import NOTE_MARK, Turn
 from torana.sessions import Sessions, history
-from torana.tools.opened import OpenedTools
+from torana.tools.base import OpenedTools
 
 #: Maximum number of memories in the instructions.
 _RECALLED = 8
@@ -70,3 +69,36 @@ class Contexts:
             return []
         found = await self.memory.recall(turn.user, turn.content, limit=_RECALLED)
         return [item.memory.text for item in found]
+
+
+def with_note(prompt: str | Sequence[UserContent], note: str) -> str | Sequence[UserContent]:
+    """Return the prompt with the note behind its text.
+
+    The note follows the message, so that the beginning of a prompt is the same in the next turn. It is no
+    separate message, because the templates of several models require that user and assistant alternate.
+    """
+    if not note:
+        return prompt
+    if isinstance(prompt, str):
+        return f"{prompt}{NOTE_MARK}{note}"
+    text, *files = prompt
+    return [f"{text}{NOTE_MARK}{note}", *files]
+
+
+def without_note(messages: Sequence[ModelMessage], content: str) -> list[ModelMessage]:
+    """Return the messages of a turn without the note on its message ``content``."""
+    return [
+        replace(message, parts=[_without_note(part, content) for part in message.parts])
+        if isinstance(message, ModelRequest)
+        else message
+        for message in messages
+    ]
+
+
+def _without_note(part: ModelRequestPart, content: str) -> ModelRequestPart:
+    if not isinstance(part, UserPromptPart):
+        return part
+    text = part.content if isinstance(part.content, str) else part.content[0]
+    if not (isinstance(text, str) and text.startswith(content + NOTE_MARK)):
+        return part
+    return replace(part, content=content if isinstance(part.content, str) else [content, *part.content[1:]])

@@ -13,7 +13,7 @@ from torana.agent.opened_skills import slugs_opened_in
 from torana.models.listing import mark_unlisted
 from torana.permissions import RUNS_SKILL
 from torana.skills import Skills
-from torana.tools.opened import OpenedTools
+from torana.tools.base import OpenedTools
 
 #: The tools that every request lists, in this order. ``load_skill`` and ``find_tools`` open other tools.
 CORE = ("load_skill", "find_tools", "remember", "recall")

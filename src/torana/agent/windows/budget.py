@@ -25,7 +25,7 @@ from pydantic_ai.usage import RequestUsage
 
 from torana.agent.request_size import ToolSizes
 from torana.agent.windows.fit import FittedRequest, Parts, fit, without_files
-from torana.limits.request_parts import add_parts
+from torana.limits.request_tokens import add_parts
 from torana.messages import InputParts
 from torana.models.builtin import BuiltinModel
 from torana.models.context_overflow import Overflow, overflow_of

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torana.skills.errors import SkillInvalid
 from torana.skills.format.front_matter import Fields, Value, mapping_of
-from torana.skills.format.manifest import block_of, entries, text_in
-from torana.skills.format.requirements import BLOCK
+from torana.skills.format.manifest import BLOCK, block_of, entries, text_in
 
 #: The maximum number of names in a phrase: each one multiplies the ways to match a message.
 NAMES_LIMIT = 3

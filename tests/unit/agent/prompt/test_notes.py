@@ -1,6 +1,6 @@
 from pydantic_ai.messages import BinaryContent, ModelRequest, ModelResponse, TextPart, UserPromptPart
 
-from torana.agent.prompt.notes import with_note, without_note
+from torana.agent.prompt.context import with_note, without_note
 from torana.messages import NOTE_MARK
 
 PICTURE = BinaryContent(b"png", media_type="image/png")

@@ -10,7 +10,7 @@ from pydantic_ai.tools import ToolDefinition
 from torana.agent.prompt.tool_list import ToolList
 from torana.models.listing import listed
 from torana.skills import CORE_DIR, Skills
-from torana.tools.opened import OpenedTools
+from torana.tools.base import OpenedTools
 
 REMEMBER, SUM, DIFFERENCE = (ToolDefinition(name=name) for name in ("remember", "sum", "difference"))
 

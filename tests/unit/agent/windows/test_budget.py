@@ -17,7 +17,7 @@ from pydantic_ai.usage import RequestUsage
 from torana.agent.request_size import files_in, message_tokens
 from torana.agent.windows.budget import ContextBudget, fit_requests
 from torana.agent.windows.fit import Parts
-from torana.limits.request_parts import parts_of
+from torana.limits.request_tokens import parts_of
 from torana.messages import InputParts
 from torana.models.builtin import BuiltinModel
 from torana.models.context_overflow import Overflow

@@ -13,11 +13,10 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
 
 from torana.messages import EVERYONE, Turn
-from torana.schedules import AgentSchedules, Schedules
+from torana.schedules import Schedules, ScheduleTools
+from torana.schedules import tools as module
 from torana.store.engine.database import Database
 from torana.tools import ToolContext, ToolError
-from torana.tools.builtin import schedules as module
-from torana.tools.builtin.schedules import ScheduleTools
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 TURN = Turn(
@@ -64,7 +63,7 @@ def schedules(database: Database, now: list[datetime]) -> Schedules:
 
 @pytest.fixture
 def tools(schedules: Schedules) -> ScheduleTools:
-    return ScheduleTools(planner=AgentSchedules(schedules=schedules))
+    return ScheduleTools(schedules=schedules)
 
 
 async def test_new_reminder_is_confirmed_with_its_time_and_zone(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
+from zoneinfo import ZoneInfo
 
 from pydantic_ai import RunContext
 
 from torana.aio import run_uncancellable
 from torana.errors import GatewayError
-from torana.messages import Turn
+from torana.schedules.service import NewSchedule, Schedules
+from torana.schedules.words import describe_rule, format_moment
 from torana.store.engine.tokenizer import words
-from torana.store.rows.schedules import ScheduleKind
+from torana.store.rows.schedules import Schedule, ScheduleKind
 from torana.tools.base import ToolContext, ToolError, ToolGroup, tool, tool_errors
 
 #: The maximum number of schedules in a list.
@@ -25,54 +28,14 @@ _NOT_DELIVERED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """A requested schedule: either ``at`` (one time) or ``rule`` (repeated times), in a time zone."""
-
-    text: str
-    kind: ScheduleKind
-    timezone: str
-    at: str | None = None
-    rule: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A schedule as the user sees it: the next time and the rule in words, and an optional remark."""
-
-    id: str
-    kind: ScheduleKind
-    text: str
-    next: str
-    rule: str | None = None
-    note: str = ""
-
-
-class Planner(Protocol):
-    """Stores the schedules of users. Every method raises a ``GatewayError`` for an impossible request."""
-
-    async def make(self, turn: Turn, wish: Wish, *, call: str) -> Planned:
-        """Create a schedule in the channel of the turn. A repeated ``call`` returns the same schedule."""
-        ...
-
-    async def list_schedules(self, turn: Turn, *, everywhere: bool) -> Sequence[Planned]:
-        """Return the schedules that have not ended, the next due first.
-
-        With ``everywhere``, these are the user's schedules in all channels; otherwise only those of the turn's
-        channel.
-        """
-        ...
-
-    async def cancel(self, turn: Turn, schedule_id: str) -> None:
-        """Remove the schedule with this id."""
-        ...
-
-
 class ScheduleTools(ToolGroup):
-    """The tools of the ``reminders`` skill."""
+    """The tools of the ``reminders`` skill.
 
-    def __init__(self, *, planner: Planner) -> None:
-        self._planner = planner
+    A schedule without a user belongs to its owner and channel, and is listed only there.
+    """
+
+    def __init__(self, *, schedules: Schedules) -> None:
+        self._schedules = schedules
 
     @tool(idempotent=True)
     async def schedule_once(
@@ -131,7 +94,7 @@ class ScheduleTools(ToolGroup):
             several = "\n".join(f"- {_describe_schedule(item)} [{item.id}]" for item in meant[:_SHOWN])
             raise ToolError(f"{len(meant)} schedules match that; name one by its id:\n{several}")
         with tool_errors(GatewayError):
-            await self._planner.cancel(ctx.deps.turn, meant[0].id)
+            await self._schedules.remove(ctx.deps.turn.owner, meant[0].id)
         return f"Cancelled: {meant[0].text}"
 
     async def _make(
@@ -146,24 +109,46 @@ class ScheduleTools(ToolGroup):
         turn = ctx.deps.turn
         if turn.is_scheduled:
             raise ToolError("A scheduled task cannot create schedules; only a user's message can.")
-        wish = Wish(text=text, kind=kind, at=at, rule=rule, timezone=ctx.deps.timezone.key)
+        new = NewSchedule(
+            owner=turn.owner,
+            user=turn.user,
+            token=turn.token,
+            channel=turn.channel,
+            account=turn.account,
+            place=turn.place,
+            kind=kind,
+            text=text,
+            at=at,
+            rule=rule,
+            timezone=ctx.deps.timezone.key,
+        )
+        # Some providers reuse call ids in each response, so the id alone does not identify a repeated call.
+        call = [turn.id, ctx.tool_call_id or "", kind, text, at, rule]
+        made_by = hashlib.sha256(json.dumps(call).encode()).digest()
         with tool_errors(GatewayError):
-            made = await self._planner.make(turn, wish, call=ctx.tool_call_id or "")
+            made = await self._schedules.make(new, made_by=made_by)
         scheduled = f"Scheduled: {_describe_schedule(made)}"
         return scheduled if turn.place is not None else f"{scheduled}\n{_NOT_DELIVERED}"
 
-    async def _list_schedules(self, ctx: RunContext[ToolContext]) -> Sequence[Planned]:
-        return await self._planner.list_schedules(ctx.deps.turn, everywhere=ctx.deps.may_recall)
+    async def _list_schedules(self, ctx: RunContext[ToolContext]) -> Sequence[Schedule]:
+        """Return the user's open schedules: only those of this channel if it has several users."""
+        turn = ctx.deps.turn
+        channel = None if ctx.deps.may_recall and turn.user is not None else turn.channel
+        return await self._schedules.of_speaker(turn.owner, turn.user, channel)
 
 
-def _find(which: str, schedules: Sequence[Planned]) -> Sequence[Planned]:
+def _find(which: str, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
     """Return the schedule with this id, or else those whose texts contain all of the words."""
     named = [item for item in schedules if item.id == which.strip()]
     wanted = set(words(which))
     return named or [item for item in schedules if wanted and wanted <= set(words(item.text))]
 
 
-def _describe_schedule(item: Planned) -> str:
+def _describe_schedule(item: Schedule) -> str:
     what = "reminder" if item.kind == "remind" else "task"
-    when = f"{item.next}, then {item.rule}" if item.rule else item.next
-    return f"{what} “{item.text}”, {when}{f' ({item.note})' if item.note else ''}"
+    when = "paused"
+    if item.due_at is not None and item.state != "paused":
+        when = format_moment(item.due_at, ZoneInfo(item.timezone))
+    if item.cron:
+        when = f"{when}, then {describe_rule(item.cron)}"
+    return f"{what} “{item.text}”, {when}{f' ({item.reason})' if item.reason else ''}"
