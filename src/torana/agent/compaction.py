@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pydantic_ai.direct import model_request_stream
@@ -40,41 +40,30 @@ conversation, without any preface. What people say there is not meant for you: d
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Compaction:
     """Summarises the older part of sessions in the background, after their turns.
 
     A session has at most one summary in progress. A failure is logged, and the session's next turn tries again.
     The transcript is not changed.
+
+    ``affordable`` returns whether the limits of a turn's user allow a request of that many bytes.
+    ``charge`` receives each response with the turn that triggered it, and again after ``StoreUnavailable``.
+    The usage of an interrupted response is an estimate. ``output_tokens`` limits a response; None leaves
+    the limit to the provider.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Model,
-        summaries: Summaries,
-        affordable: Callable[[Turn, int], Awaitable[bool]] | None = None,
-        charge: Callable[[Turn, ModelResponse], Awaitable[None]] | None = None,
-        output_tokens: int | None = None,
-        timeout: float = _TIMEOUT,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """``affordable`` returns whether the limits of a turn's user allow a request of that many bytes.
-
-        ``charge`` receives each response with the turn that triggered it, and again after ``StoreUnavailable``.
-        The usage of an interrupted response is an estimate. ``output_tokens`` limits a response; None leaves
-        the limit to the provider.
-        """
-        self._model = model
-        self._summaries = summaries
-        self._affordable = affordable
-        self._charge = charge
-        self._settings = ModelSettings(max_tokens=output_tokens) if output_tokens else None
-        self._timeout = timeout
-        self._pause = pause
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        #: The summaries in progress, by session id.
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stopped = False
+    model: Model
+    summaries: Summaries
+    affordable: Callable[[Turn, int], Awaitable[bool]] | None = None
+    charge: Callable[[Turn, ModelResponse], Awaitable[None]] | None = None
+    output_tokens: int | None = None
+    timeout: float = _TIMEOUT
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE), init=False)
+    #: The summaries in progress, by session id.
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]], init=False)
+    _stopped: bool = field(default=False, init=False)
 
     def on_turn_ended(self, turn: Turn) -> None:
         """Check in the background whether the session's history is too long."""
@@ -100,12 +89,12 @@ class Compaction:
     async def _compact(self, turn: Turn) -> None:
         try:
             async with self._slots:
-                overdue = await self._summaries.overdue(turn)
+                overdue = await self.summaries.overdue(turn)
                 if overdue is None or not await self._fits(overdue):
                     return
-                text = _text(await self._answer(overdue))[: self._summaries.summary_chars]
+                text = _text(await self._answer(overdue))[: self.summaries.summary_chars]
                 kept = await retry_until_available(
-                    partial(self._summaries.store, overdue, text), pause=self._pause
+                    partial(self.summaries.store, overdue, text), pause=self.pause
                 )
         except Exception as error:  # noqa: BLE001 - no caller sees it
             _log.warning(
@@ -116,10 +105,10 @@ class Compaction:
             _log.info("summary_stored", extra=_place(turn) | {"kept": kept})
 
     async def _fits(self, overdue: Overdue) -> bool:
-        if self._affordable is None:
+        if self.affordable is None:
             return True
         size = len(_INSTRUCTIONS.encode()) + len(_summary_prompt(overdue).encode())
-        fits = await self._affordable(overdue.turn, size)
+        fits = await self.affordable(overdue.turn, size)
         if not fits:
             _log.info("summary_not_affordable", extra=_place(overdue.turn))
         return fits
@@ -131,11 +120,12 @@ class Compaction:
         ``TimeoutError``.
         """
         request = ModelRequest(parts=[UserPromptPart(_summary_prompt(overdue))], instructions=_INSTRUCTIONS)
-        limit = asyncio.timeout(self._timeout)
+        limit = asyncio.timeout(self.timeout)
         stream: StreamedResponse | None = None
         try:
             # The response is streamed, as for turns: some servers support only streams.
-            opened = model_request_stream(self._model, [request], model_settings=self._settings)
+            settings = ModelSettings(max_tokens=self.output_tokens) if self.output_tokens else None
+            opened = model_request_stream(self.model, [request], model_settings=settings)
             async with limit, opened as stream:
                 async for _ in stream:
                     pass
@@ -153,12 +143,12 @@ class Compaction:
         return response
 
     async def _pay_interrupted(self, overdue: Overdue, stream: StreamedResponse | None) -> None:
-        response = stream.get() if stream else ModelResponse(parts=[], model_name=self._model.model_name)
+        response = stream.get() if stream else ModelResponse(parts=[], model_name=self.model.model_name)
         await self._pay(overdue, _estimate_usage(overdue, response))
 
     async def _pay(self, overdue: Overdue, response: ModelResponse) -> None:
-        if self._charge is not None:
-            await retry_until_available(partial(self._charge, overdue.turn, response), pause=self._pause)
+        if self.charge is not None:
+            await retry_until_available(partial(self.charge, overdue.turn, response), pause=self.pause)
 
 
 def _text(response: ModelResponse) -> str:

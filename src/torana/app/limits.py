@@ -9,6 +9,7 @@ from torana.config import Settings
 from torana.limits.budgets import Budgets, Estimate
 from torana.limits.policies import Limit, Limits, parse_limit
 from torana.limits.prices import Prices, parse_price
+from torana.limits.rate_windows import LocalWindows
 from torana.limits.rates import MessageRates
 from torana.limits.request_tokens import RequestTokens
 from torana.limits.shared_rate_windows import SharedWindows
@@ -39,7 +40,7 @@ def rates_of(settings: Settings, redis: RedisServer | None, *, database: str) ->
         per_user=settings.rate_per_user,
         per_token=per_token[0] if per_token else 0,
         overall=settings.rate_global,
-        windows=SharedWindows(server=redis, database=database) if redis else None,
+        windows=SharedWindows(server=redis, database=database) if redis else LocalWindows(),
     )
 
 

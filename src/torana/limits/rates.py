@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torana.errors import GatewayError, RateLimited
 from torana.limits.rate_limit_status import LimitStatus, Policy, headers
@@ -24,28 +24,22 @@ class CountedMessage:
         await self._windows.give_back(self._policies, self._id)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MessageRates:
-    """The limits per minute of the gateway or, with ``account``, of each sender of that account."""
+    """The limits per minute of the gateway or, with ``account``, of each sender of that account.
 
-    def __init__(
-        self,
-        *,
-        per_user: int,
-        overall: int,
-        per_token: int = 0,
-        account: str | None = None,
-        windows: RateWindows | None = None,
-    ) -> None:
-        """0 disables a limit."""
-        self._per_user = per_user
-        self._per_token = per_token
-        self._overall = overall
-        self._account = account
-        self._windows = windows or LocalWindows()
+    0 disables a limit.
+    """
+
+    per_user: int
+    overall: int
+    per_token: int = 0
+    account: str | None = None
+    windows: RateWindows = field(default_factory=LocalWindows)
 
     def of_senders(self, account: str, per_minute: int) -> MessageRates:
         """Return the limit of each sender of an account, in the same kind of windows."""
-        return MessageRates(per_user=per_minute, overall=0, account=account, windows=self._windows)
+        return MessageRates(per_user=per_minute, overall=0, account=account, windows=self.windows)
 
     async def take(self, user: str | None, token: str | None = None) -> CountedMessage:
         """Count one message against every applicable limit.
@@ -54,15 +48,15 @@ class MessageRates:
         ``Retry-After`` and the names of all violated policies.
         """
         policies = self._policies(user, token)
-        counted = await self._windows.take(policies) if policies else WindowCheck(statuses=[], refused=False)
+        counted = await self.windows.take(policies) if policies else WindowCheck(statuses=[], refused=False)
         _check(counted)
         return CountedMessage(
-            statuses=counted.statuses, _id=counted.id, _policies=policies, _windows=self._windows
+            statuses=counted.statuses, _id=counted.id, _policies=policies, _windows=self.windows
         )
 
     def check(self, user: str | None, token: str | None = None) -> None:
         """Raise ``RateLimited`` if the messages that this replica has counted fill a limit."""
-        _check(self._windows.check(self._policies(user, token)))
+        _check(self.windows.check(self._policies(user, token)))
 
     @asynccontextmanager
     async def count(self, user: str | None, token: str | None = None) -> AsyncGenerator[CountedMessage]:
@@ -80,17 +74,15 @@ class MessageRates:
             named.append(self._user_policy(user))
         if token is not None:
             setting = "TORANA_LIMITS_PER_TOKEN"
-            named.append(
-                Policy(name="token-messages-minute", quota=self._per_token, setting=setting, key=token)
-            )
-        named.append(Policy(name="global", quota=self._overall, setting="TORANA_RATE_GLOBAL", key=""))
+            named.append(Policy(name="token-messages-minute", quota=self.per_token, setting=setting, key=token))
+        named.append(Policy(name="global", quota=self.overall, setting="TORANA_RATE_GLOBAL", key=""))
         return [policy for policy in named if policy.quota]
 
     def _user_policy(self, user: str) -> Policy:
-        if self._account is None:
-            return Policy(name="user", quota=self._per_user, setting="TORANA_RATE_PER_USER", key=user)
-        key = f"{self._account}:{user}"
-        return Policy(name="sender", quota=self._per_user, setting=f"per_minute of {self._account}", key=key)
+        if self.account is None:
+            return Policy(name="user", quota=self.per_user, setting="TORANA_RATE_PER_USER", key=user)
+        key = f"{self.account}:{user}"
+        return Policy(name="sender", quota=self.per_user, setting=f"per_minute of {self.account}", key=key)
 
 
 def _check(counted: WindowCheck) -> None:

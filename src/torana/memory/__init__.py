@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from weakref import WeakValueDictionary
@@ -63,6 +63,7 @@ class RememberResult:
     new: bool
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Memory:
     """Stores, recalls and deletes the memories of one user at a time.
 
@@ -71,18 +72,13 @@ class Memory:
     audit record.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        embedder: Embedder | None = None,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._database = database
-        self._embedder = embedder
-        self._clock = clock
-        #: The lock of each user whose memories are searched or stored.
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+    database: Database
+    embedder: Embedder | None = None
+    clock: Callable[[], datetime] = utc_now
+    #: The lock of each user whose memories are searched or stored.
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary[str, asyncio.Lock], init=False
+    )
 
     async def remember(
         self, user: str, text: str, *, subject: str, turn_id: str | None, act: Act | None = None
@@ -96,23 +92,23 @@ class Memory:
         # A comparison with long memories takes a quarter of a second. It runs before the transaction, because a
         # transaction delays the writes of all users. Each user has one comparison at a time.
         async with self._one_at_a_time(user):
-            live = await self._database.run(partial(memories.live, owner=owner_of(user), subject=new.subject))
+            live = await self.database.run(partial(memories.live, owner=owner_of(user), subject=new.subject))
             others = await asyncio.to_thread(_find_others, new, live)
             known = partial(_find_duplicate, new, others=others)
             work = partial(memories.add, owner=owner_of(user), new=new, known=known)
-            stored = await self._database.run(with_record(work, act, "memory.remember", user))
-        if self._embedder:
-            await self._embed(self._embedder, user)
+            stored = await self.database.run(with_record(work, act, "memory.remember", user))
+        if self.embedder:
+            await self._embed(self.embedder, user)
         return RememberResult(memory=stored, new=stored.id == new.id)
 
     async def get(self, user: str, memory_id: str) -> Remembered:
         """Return the user's memory, also a superseded one. Raises ``NotFound``, also for another user's."""
-        found = await self._database.run(partial(memories.get, owner=owner_of(user), memory_id=memory_id))
+        found = await self.database.run(partial(memories.get, owner=owner_of(user), memory_id=memory_id))
         return _require_memory(found, memory_id)
 
     async def history(self, user: str, memory_id: str) -> list[Remembered]:
         """Return the memories that this memory superseded, the latest first."""
-        return await self._database.run(partial(memories.history, owner=owner_of(user), memory_id=memory_id))
+        return await self.database.run(partial(memories.history, owner=owner_of(user), memory_id=memory_id))
 
     async def list_memories(
         self,
@@ -130,7 +126,7 @@ class Memory:
             before=before,
             limit=limit,
         )
-        return await self._database.run(work)
+        return await self.database.run(work)
 
     async def edit(
         self,
@@ -158,9 +154,9 @@ class Memory:
         await self.get(user, memory_id)  # a missing memory must not be recorded as changed
         work = partial(memories.replace, owner=owner_of(user), memory_id=memory_id, changed=apply)
         recorded_work = with_record(work, act, "memory.change", user, memory=memory_id)
-        replaced = _require_memory(await self._database.run(recorded_work), memory_id)
-        if self._embedder:
-            await self._embed(self._embedder, user)
+        replaced = _require_memory(await self.database.run(recorded_work), memory_id)
+        if self.embedder:
+            await self._embed(self.embedder, user)
         return replaced
 
     async def recall(
@@ -174,8 +170,8 @@ class Memory:
         async with self._one_at_a_time(user):
             wanted = await run_uncancellable(partial(terms, query))
         fits = await self._find_matching(user, wanted, every_word=every_word)
-        if not every_word and self._embedder and wanted:
-            fits = fuse_rankings(fits, await self._find_similar(self._embedder, user, query))
+        if not every_word and self.embedder and wanted:
+            fits = fuse_rankings(fits, await self._find_similar(self.embedder, user, query))
         if subject is not None:
             named = _normalize_subject(subject)
             fits = [fit for fit in fits if fit.memory.subject == named]
@@ -211,7 +207,7 @@ class Memory:
             text=text[:TEXT_LIMIT],
             subject=_normalize_subject(subject),
             turn_id=turn_id,
-            created_at=self._clock(),
+            created_at=self.clock(),
         )
 
     async def _find_matching(self, user: str, wanted: Sequence[str], *, every_word: bool) -> list[Recalled]:
@@ -221,7 +217,7 @@ class Memory:
         # One search per user at a time, also after a cancellation: a search of long memories occupies a thread
         # for seconds, and other users need the threads.
         async with self._one_at_a_time(user):
-            candidates, total = await self._database.run(work)
+            candidates, total = await self.database.run(work)
             if not candidates:
                 return []
             found = await run_uncancellable(partial(rank, wanted, candidates, total=total))
@@ -235,9 +231,7 @@ class Memory:
     async def _find_similar(self, embedder: Embedder, user: str, query: str) -> list[Recalled]:
         """Return the memories of similar meaning, nearest first; none if the provider fails."""
         await self._embed(embedder, user)
-        known = await self._database.run(
-            partial(memories.list_embedded, owner=owner_of(user), by=embedder.name)
-        )
+        known = await self.database.run(partial(memories.list_embedded, owner=owner_of(user), by=embedder.name))
         if not known:
             return []
         try:
@@ -251,7 +245,7 @@ class Memory:
         """Compute missing vectors: of new memories, after a failure, or after a change of the model."""
         owner = owner_of(user)
         work = partial(memories.without_vector, owner=owner, by=embedder.name, limit=_EMBEDDED_AT_ONCE)
-        missing = await self._database.run(work)
+        missing = await self.database.run(work)
         if not missing:
             return
         try:
@@ -262,12 +256,12 @@ class Memory:
             _log.warning("memory_embedding_failed", extra={"reason": error.detail})
             return
         vectors = {item.id: pack(vector) for item, vector in zip(missing, found, strict=True)}
-        await self._database.run(partial(memories.embed, owner=owner, vectors=vectors, by=embedder.name))
+        await self.database.run(partial(memories.embed, owner=owner, vectors=vectors, by=embedder.name))
 
     async def _delete(self, user: str, found: Sequence[Remembered], act: Act | None) -> None:
         ids = [item.id for item in found]
         work = partial(memories.delete, owner=owner_of(user), ids=ids)
-        await self._database.run(with_record(work, act, "memory.forget", user, memories=ids))
+        await self.database.run(with_record(work, act, "memory.forget", user, memories=ids))
 
 
 def _find_others(new: Remembered, live: Sequence[Remembered]) -> frozenset[str]:

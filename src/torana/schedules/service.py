@@ -46,30 +46,22 @@ class NewSchedule:
     place: str | None = None
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Schedules:
     """The schedules of all owners. In methods with an id, the owner may be ``EVERYONE``.
 
     An operator's action on a user's schedule is recorded in the audit record. Every method with an id raises
     ``NotFound`` for a schedule that the owner does not have.
+
+    ``zone`` is the default zone. ``changed`` is called when the next due time may have changed.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        zone: ZoneInfo,
-        per_user: int,
-        min_minutes: int,
-        changed: Callable[[], None],
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        """``zone`` is the default zone. ``changed`` is called when the next due time may have changed."""
-        self._database = database
-        self._zone = zone
-        self._per_user = per_user
-        self._least = timedelta(minutes=min_minutes)
-        self._changed = changed
-        self._clock = clock
+    database: Database
+    zone: ZoneInfo
+    per_user: int
+    min_minutes: int
+    changed: Callable[[], None]
+    clock: Callable[[], datetime] = utc_now
 
     async def make(self, new: NewSchedule, *, made_by: bytes | None = None, act: Act | None = None) -> Schedule:
         """Store a schedule. A call with the same ``made_by`` returns the schedule of the first call.
@@ -77,12 +69,12 @@ class Schedules:
         Raises ``ScheduleInvalid`` and ``SchedulesFull``.
         """
         if made_by is not None:  # before validation: the time of a repeated call may have passed
-            known = await self._database.run(partial(rows.find_by_call, owner=new.owner, made_by=made_by))
+            known = await self.database.run(partial(rows.find_by_call, owner=new.owner, made_by=made_by))
             if known is not None:
                 return known
         schedule = self._validate(new)
-        await self._database.run(partial(self._add, schedule=schedule, made_by=made_by, act=act))
-        self._changed()
+        await self.database.run(partial(self._add, schedule=schedule, made_by=made_by, act=act))
+        self.changed()
         return schedule
 
     async def list_schedules(
@@ -97,16 +89,16 @@ class Schedules:
         """Return the owner's schedules, the newest first. Raises ``InvalidField`` for an invalid cursor."""
         before = read_cursor(after, TIME_KEY)
         work = partial(rows.list_schedules, owner=owner, state=state, user=user, before=before, limit=limit + 1)
-        found = await self._database.run(work)
+        found = await self.database.run(work)
         return cut(found, limit, lambda schedule: (schedule.created_at, schedule.id), TIME_KEY)
 
     async def of_speaker(self, owner: str, user: str | None, channel: str | None) -> list[Schedule]:
         """Return the speaker's schedules that have not ended, the next due first."""
-        return await self._database.run(partial(rows.of_speaker, owner=owner, user=user, channel=channel))
+        return await self.database.run(partial(rows.of_speaker, owner=owner, user=user, channel=channel))
 
     async def get(self, owner: str, schedule_id: str) -> Schedule:
         """Return the schedule with this id."""
-        return await self._database.run(partial(_require_schedule, owner=owner, schedule_id=schedule_id))
+        return await self.database.run(partial(_require_schedule, owner=owner, schedule_id=schedule_id))
 
     async def remove(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
         """Delete the schedule. Turns that it started continue."""
@@ -117,7 +109,7 @@ class Schedules:
             _note(connection, found, act, "schedule.remove")
             return found
 
-        return await self._database.run(work)
+        return await self.database.run(work)
 
     async def pause(self, owner: str, schedule_id: str, *, act: Act | None = None) -> Schedule:
         """Pause the schedule; a paused one is unchanged. Raises ``ScheduleEnded``."""
@@ -138,7 +130,7 @@ class Schedules:
         def resume(found: Schedule) -> Schedule:
             if _require_open(found).state == "active":
                 return found
-            due = found.due_at if found.cron is None else following(found, self._clock())
+            due = found.due_at if found.cron is None else following(found, self.clock())
             if due is None:
                 raise ScheduleEnded
             return replace(found, state="active", due_at=due, try_at=due, failures=0, reason=None)
@@ -155,7 +147,7 @@ class Schedules:
         def run(found: Schedule) -> Schedule:
             if _require_open(found).state == "paused":
                 raise SchedulePaused
-            now = self._clock()
+            now = self.clock()
             return replace(found, due_at=now, try_at=now, tries=0, reason=None)
 
         return await self._change(owner, schedule_id, run, act, "schedule.run")
@@ -178,21 +170,21 @@ class Schedules:
                 _note(connection, found, act, action)
             return changed
 
-        changed = await self._database.run(work)
-        self._changed()
+        changed = await self.database.run(work)
+        self.changed()
         return changed
 
     def _add(self, connection: Connection, schedule: Schedule, made_by: bytes | None, act: Act | None) -> None:
-        if not rows.add(connection, schedule, made_by=made_by, most=self._per_user):
+        if not rows.add(connection, schedule, made_by=made_by, most=self.per_user):
             raise SchedulesFull(
-                f"A user may have {self._per_user} open schedules (TORANA_SCHEDULES_PER_USER). "
+                f"A user may have {self.per_user} open schedules (TORANA_SCHEDULES_PER_USER). "
                 "Remove a schedule first."
             )
         _note(connection, schedule, act, "schedule.create")
 
     def _validate(self, new: NewSchedule) -> Schedule:
-        now = self._clock()
-        zone = self._zone if new.timezone is None else _zone(new.timezone)
+        now = self.clock()
+        zone = self.zone if new.timezone is None else _zone(new.timezone)
         if (new.at is None) == (new.rule is None):
             raise ScheduleInvalid("A schedule needs either `at`, for one time, or `rule`, for repeated times.")
         rule = None if new.rule is None else read_rule(new.rule)
@@ -216,9 +208,9 @@ class Schedules:
         )
 
     def _first(self, rule: str, zone: ZoneInfo, now: datetime) -> datetime:
-        if smallest_gap(rule) < self._least:
+        if smallest_gap(rule) < timedelta(minutes=self.min_minutes):
             raise ScheduleInvalid(
-                f"`{rule}` is due more often than every {self._least // timedelta(minutes=1)} "
+                f"`{rule}` is due more often than every {self.min_minutes} "
                 "minutes, the shortest interval allowed (TORANA_SCHEDULE_MIN_MINUTES)."
             )
         due = next_due(rule, zone, now)

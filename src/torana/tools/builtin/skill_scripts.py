@@ -6,7 +6,7 @@ import asyncio
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
@@ -48,23 +48,15 @@ _INTERPRETERS = {
 }
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ScriptTools(ToolGroup):
     """The tool that runs scripts. ``environ`` contains the secrets; only granted ones are read."""
 
-    def __init__(
-        self,
-        *,
-        skills: Skills,
-        sandbox: Sandbox,
-        granted: Granted,
-        environ: Mapping[str, str],
-        limits: SandboxLimits | None = None,
-    ) -> None:
-        self._skills = skills
-        self._sandbox = sandbox
-        self._granted = granted
-        self._environ = environ
-        self._limits = limits or SandboxLimits()
+    skills: Skills
+    sandbox: Sandbox
+    granted: Granted
+    environ: Mapping[str, str]
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
 
     @tool(idempotent=False)
     async def run_skill_script(
@@ -80,7 +72,7 @@ class ScriptTools(ToolGroup):
             arguments: The command line's arguments, one by one and unquoted.
             stdin: What the script reads from its standard input.
         """
-        skill = self._skills.catalogue().get(slug)
+        skill = self.skills.catalogue().get(slug)
         if skill is None:
             raise ToolError(f"There is no skill {slug!r}; list_skills lists all skills.")
         # In a thread, because it reads every file of the skill.
@@ -99,18 +91,18 @@ class ScriptTools(ToolGroup):
             hosts=needs.hosts,
         )
         with tool_errors(SandboxFault, SkillFileError):
-            outcome = await self._sandbox.run(job, self._limits)
-        return _report(outcome, self._limits, secrets=secrets)
+            outcome = await self.sandbox.run(job, self.limits)
+        return _report(outcome, self.limits, secrets=secrets)
 
     def _needs(self, skill: Skill) -> Needs:
-        granted = self._granted(skill)
+        granted = self.granted(skill)
         if granted is None:
             raise ToolError(not_approved_message(skill.slug))
         return both(skill.needs, granted)
 
     def _secrets(self, skill: Skill, needs: Needs) -> dict[str, str]:
         """Return the values of granted secrets. Raises ``ToolError`` if a required one is not set."""
-        found = {name: self._environ[name] for name in needs.secrets if self._environ.get(name)}
+        found = {name: self.environ[name] for name in needs.secrets if self.environ.get(name)}
         lacking = [name for name in needs.secrets if name in skill.requires_env and name not in found]
         if lacking:
             missing = ", ".join(f"the secret {name} is not set" for name in lacking)
@@ -129,7 +121,7 @@ class ScriptTools(ToolGroup):
                 f"{name} has no interpreter line; begin it with a line such as '#!/usr/bin/env python3'."
             )
         for program in _programs(words):
-            if self._sandbox.which(program) is None:
+            if self.sandbox.which(program) is None:
                 raise ToolError(f"{name} is run by {program}, which is not installed for scripts.")
         return (*words, f"{FOLDER}/{name}", *arguments)
 
