@@ -250,6 +250,7 @@ def test_gateway_stops_after_the_delay(serve: Serve):
     assert stop[0]["seconds"] == 1
 
 
+@pytest.mark.long
 def test_replica_whose_work_was_taken_over_answers_and_ends(
     serve: Serve, slow: Slow, background: ThreadPoolExecutor, postgres_url: str
 ):
@@ -280,6 +281,7 @@ def execute(url: str, statement: str) -> list[tuple[object, ...]]:
         return connection.execute(statement.encode()).fetchall()
 
 
+@pytest.mark.long
 def test_second_signal_does_not_wait_for_synchronous_tool(
     serve: Serve, background: ThreadPoolExecutor, tmp_path: Path
 ):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from tests.integration.api.conftest import Start
 
 from torana.models.providers import open_model
@@ -102,6 +103,7 @@ def solve(request: ChatRequest) -> Answer:
     return "The tool is missing."
 
 
+@pytest.mark.long
 async def test_no_task_is_lost_with_the_short_list_of_tools(start: Start) -> None:
     with OpenAIStandIn(reply=solve) as provider:
         model = open_model(

@@ -179,7 +179,7 @@ async def test_memory_is_bounded_while_the_collector_is_down(caplog: pytest.LogC
         tracer = OtelTracer(endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}", content=True, environ={})
         tracemalloc.start()
         try:
-            for number in range(4_000):
+            for number in range(2_500):
                 text = str(number) * 10_000
                 with tracer.span("turn", SpanPlace(begins_turn=f"turn_{number}"), text=text):
                     pass

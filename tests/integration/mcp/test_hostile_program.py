@@ -253,6 +253,7 @@ async def test_requests_of_the_server_are_refused(start: Start, hostile: Hostile
     assert "not supported" in await ask(servers, ("bad_sample", {}))
 
 
+@pytest.mark.long
 async def test_program_that_does_not_read_the_answers_to_its_requests_is_ended(
     start: Start, hostile: Hostile, ask: Ask
 ) -> None:

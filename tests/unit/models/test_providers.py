@@ -232,6 +232,7 @@ def opened(name):
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
 
 
+@pytest.mark.long
 def test_only_the_library_of_a_named_provider_is_imported():
     printed = run_python("""
 for name in ("builtin", "anthropic:claude-sonnet-4-5", "google:gemini-3-pro", "openai:gpt-5"):

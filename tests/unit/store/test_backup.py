@@ -618,6 +618,7 @@ def test_inconsistent_text_index_is_refused(back_up: Callable[..., Path], data_d
         restore(back_up(), data_dir)
 
 
+@pytest.mark.long
 def test_backup_of_every_revision_is_restored(back_up: Callable[..., Path], tmp_path: Path) -> None:
     revisions = sorted(
         file.name[:4] for file in Path(migrations.__file__).parent.glob("migrations/versions/0*.py")
