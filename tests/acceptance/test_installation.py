@@ -95,13 +95,13 @@ def constraints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(os.environ.get("TORANA_FULL_INSTALL") != "1", reason="TORANA_FULL_INSTALL=1 is not set")
 @pytest.mark.timeout(2 * PATIENCE)
-@pytest.mark.parametrize("version", ["3.11", "3.13"])
 @pytest.mark.parametrize(
-    ("install", "cure"),
+    ("install", "cure", "version"),
     [
-        (install_by_pip, "-m pip install"),
-        (install_by_uv, "uv tool install --force"),
-        (install_by_pipx, "pipx install --force"),
+        (install_by_pip, "-m pip install", "3.11"),
+        (install_by_pip, "-m pip install", "3.13"),
+        (install_by_uv, "uv tool install --force", "3.13"),
+        (install_by_pipx, "pipx install --force", "3.11"),
     ],
 )
 def test_installed_wheel_answers_a_message(
