@@ -433,8 +433,8 @@ async def test_dead_connection_times_out(platform: MailServer, monkeypatch: pyte
             platform.imap.open.clear()
         return data
 
+    monkeypatch.setattr(imap, "TIMEOUT", 3)
     async with running(platform) as (_, run):
-        monkeypatch.setattr(imap, "TIMEOUT", 0.1)
         platform.imap.on_command = freeze
         await asyncio.wait({run}, timeout=20)
         with pytest.raises(TimeoutError):
