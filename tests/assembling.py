@@ -19,7 +19,7 @@ from torana.store.engine.database import Database
 from torana.store.redis.server import RedisServer
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
-from torana.turns.events.memory import EventLog
+from torana.turns.events.log import EventLog
 from torana.turns.events.sharing import RedisEventSharing
 from torana.turns.runner import RunsTurns
 

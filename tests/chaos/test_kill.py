@@ -153,17 +153,18 @@ class Client:
     ) -> None:
         try:
             await act(message, acknowledged)
-        except httpx2.ConnectError:  # nothing was sent
-            await asyncio.sleep(0.2)
+        except httpx2.ConnectError:
+            pass  # nothing was sent
         except httpx2.HTTPStatusError as error:
             if error.response.status_code != 503:
                 raise
             self.counts["refusals"] += 1
-            await asyncio.sleep(0.2)
         except httpx2.TransportError:
             self.counts["connections that broke"] += 1
             message.lost = message.key is None and message.turn_id is None
-            await asyncio.sleep(0.2)
+        else:
+            return
+        await asyncio.sleep(0.2)
 
     async def _post(self, message: Message, acknowledged: asyncio.Event) -> None:
         self.counts["requests"] += 1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from torana.messages import TurnEvent
-from torana.turns.events.memory import EventLog
+from torana.turns.events.log import EventLog
 
 
 class OpenLog(Protocol):

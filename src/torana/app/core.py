@@ -55,7 +55,7 @@ from torana.store.redis.server import RedisServer
 from torana.store.rows import tokens
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
-from torana.turns.events.memory import EventLog
+from torana.turns.events.log import EventLog
 from torana.turns.events.sharing import EventSharing, RedisEventSharing
 from torana.web.interim_responses import bound_interim_responses
 

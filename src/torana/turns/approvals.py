@@ -226,7 +226,8 @@ class Approvals:
             approval, proposal = await run(work)
             if proposal is not None:
                 answer = await _answer_to(proposal, waiting.question)
-                await run(partial(rows.answer_proposal, approval=approval, answer=answer))
+                work = partial(rows.answer_proposal, approval=approval, proposal=proposal, answer=answer)
+                await run(work)
             if approval.state != "open":
                 self.question_changed(turn)
                 return approval

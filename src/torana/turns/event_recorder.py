@@ -10,7 +10,7 @@ from torana.agent.journal import settled_messages
 from torana.agent.text import text_of
 from torana.messages import EventType
 from torana.store.rows.turns import Ending
-from torana.turns.events.memory import EventLog
+from torana.turns.events.log import EventLog
 from torana.turns.events.sharing import EventSharing
 from torana.turns.journal import TurnJournal
 from torana.turns.slots import Slot

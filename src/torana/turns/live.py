@@ -15,7 +15,7 @@ from torana.measurements import Measurements
 from torana.messages import Turn
 from torana.tracing import SpanPlace
 from torana.turns.events.activity import Activity
-from torana.turns.events.memory import EventLog
+from torana.turns.events.log import EventLog
 from torana.turns.events.sharing import EventSharing
 from torana.turns.outcomes import draining_error
 from torana.turns.queue import BlockedSessions, blocked_error

@@ -261,6 +261,27 @@ async def test_approved_call_cut_off_by_a_crash_is_not_restarted(
     assert "outcome is unknown" in returned(gateway.model.requests[0].messages)["c1"]
 
 
+async def test_answer_to_replaced_arguments_is_dropped(
+    boot: Boot, desk: Desk, message: Message, open_database: Callable[[], Database]
+) -> None:
+    gateway = await boot(ScriptedModel([pay()]), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await wait_for_requests(gateway, turn)
+    await gateway.crash()
+    first, second = rows.Proposal("p1", {"amount": 1}), rows.Proposal("p2", {"amount": 2})
+
+    def propose(connection: Connection) -> rows.Proposal | None:
+        (approval,) = rows.of_turn(connection, turn.id)
+        rows.propose(connection, approval, first)
+        rows.propose(connection, approval, second)
+        rows.answer_proposal(connection, approval, first, rows.CheckAnswer(first.id, None, []))
+        return rows.unchecked_proposal(connection, approval)
+
+    database = open_database()
+    assert await database.run(propose) == second
+    database.close()
+
+
 async def test_resumed_turn_finds_decision_made_while_gateway_was_down(
     boot: Boot, desk: Desk, message: Message, open_database: Callable[[], Database]
 ) -> None:

@@ -52,6 +52,14 @@ async def open_asking_replica(open_replica: Open) -> Replica:
     return await open_replica([ToolCallPart("pay", {}, tool_call_id="c1")], "I paid.", toolset=tools)
 
 
+async def question(replica: Replica, turn: Turn) -> str:
+    """Wait until a turn asks for approval, and return the id of the approval."""
+    async for event in replica.turns.reader.events(turn):
+        if event.type == "approval.required":
+            return event.data["id"]
+    raise AssertionError("the turn has ended")
+
+
 async def test_end_of_a_turn_is_announced(open_replica: Open, message: Message) -> None:
     gate = asyncio.Event()
     first, second = await open_replica([gate, "done"]), await open_replica()
@@ -78,9 +86,7 @@ async def test_decision_is_announced(
 ) -> None:
     first, second = await open_asking_replica(open_replica), await open_replica()
     turn = await first.turns.accept(message())
-    async for event in first.turns.reader.events(turn):
-        if event.type == "approval.required":
-            break
+    await question(first, turn)
     waiting = await first.wait_for_end(turn)
 
     act = Act(principal="operator", source="test", at=clock())
@@ -94,9 +100,7 @@ async def test_replica_that_runs_the_turn_checks_changed_arguments(
 ) -> None:
     first, second = await open_asking_replica(open_replica), await open_replica()
     turn = await first.turns.accept(message())
-    async for event in first.turns.reader.events(turn):
-        if event.type == "approval.required":
-            break
+    await question(first, turn)
     waiting = await first.wait_for_end(turn)
     act = Act(principal="operator", source="test", at=clock())
 
@@ -121,10 +125,7 @@ async def test_yes_to_a_question_that_another_replica_has_streamed_counts(
     first, second = await open_asking_replica(open_replica), await open_replica()
     turn = await first.turns.accept(message())
     waiting = await first.wait_for_end(turn)
-    async for event in first.turns.reader.events(turn):
-        if event.type == "approval.required":
-            await first.turns.approvals.note_streamed(event.data["id"])  # as an event stream does
-            break
+    await first.turns.approvals.note_streamed(await question(first, turn))  # as an event stream does
 
     answered = await second.turns.accept(message("yes"))
 

@@ -16,7 +16,7 @@ from torana.messages import Inbound, Turn, TurnEvent
 from torana.store.redis.server import RedisServer
 from torana.turns.events import publishing, worker
 from torana.turns.events.entries import key_of
-from torana.turns.events.memory import EventLog
+from torana.turns.events.log import EventLog
 from torana.turns.events.sharing import RedisEventSharing
 
 Message = Callable[..., Inbound]

@@ -62,9 +62,9 @@ async def read_chunks(response: httpx2.Response, model: str) -> AsyncGenerator[C
 def _read_object(data: str) -> Chunk:
     """Return the JSON object of an event. Raises ``ValueError`` for any other text."""
     value: object = json.loads(data)
-    if not isinstance(value, dict):
-        raise ValueError("an event is no JSON object")  # noqa: TRY004 - the text is invalid
-    return cast("Chunk", value)
+    if isinstance(value, dict):
+        return cast("Chunk", value)
+    raise ValueError("an event is no JSON object")
 
 
 @dataclass(kw_only=True)

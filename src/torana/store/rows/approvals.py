@@ -155,7 +155,7 @@ def decide(connection: Connection, approval: Approval, verdict: ApprovalVerdict)
 
 def propose(connection: Connection, approval: Approval, proposal: Proposal) -> None:
     """Store changed arguments of an open approval, to be checked where its turn runs. The last ones count."""
-    values = {"proposed": json.dumps([proposal.id, proposal.arguments]).encode(), "checked": None}
+    values = {"proposed": _encode(proposal), "checked": None}
     connection.execute(_PROPOSE, {"key": approval.id} | values)
 
 
@@ -165,9 +165,12 @@ def unchecked_proposal(connection: Connection, approval: Approval) -> Proposal |
     return None if row is None else Proposal(*json.loads(row))
 
 
-def answer_proposal(connection: Connection, approval: Approval, answer: CheckAnswer) -> None:
-    """Store the result of a check."""
-    connection.execute(_ANSWER, {"key": approval.id, "checked": json.dumps(answer).encode()})
+def answer_proposal(
+    connection: Connection, approval: Approval, proposal: Proposal, answer: CheckAnswer
+) -> None:
+    """Store the result of a check, unless other arguments have been proposed meanwhile."""
+    values = {"key": approval.id, "of": _encode(proposal), "checked": json.dumps(answer).encode()}
+    connection.execute(_ANSWER, values)
 
 
 def read_answer(connection: Connection, approval: Approval, proposal: Proposal) -> CheckAnswer | None:
@@ -180,6 +183,10 @@ def read_answer(connection: Connection, approval: Approval, proposal: Proposal) 
         return CheckAnswer(proposal.id, None, [])
     answer = None if row.checked is None else CheckAnswer(*json.loads(row.checked))
     return answer if answer is not None and answer.proposal_id == proposal.id else None
+
+
+def _encode(proposal: Proposal) -> bytes:
+    return json.dumps(proposal).encode()
 
 
 def expire_unsent(connection: Connection, turn_id: str, now: datetime) -> None:
@@ -489,7 +496,8 @@ _INSERT = sa.insert(approvals)
 _UPDATE = sa.update(approvals).where(_ONE)
 _open_one = (approvals.c.id == sa.bindparam("key")) & is_open
 _NOTE_STREAMED = sa.update(approvals).where(_open_one).values(streamed=True)
-_PROPOSE = _ANSWER = sa.update(approvals).where(_open_one)
+_PROPOSE = sa.update(approvals).where(_open_one)
+_ANSWER = _PROPOSE.where(approvals.c.proposed == sa.bindparam("of"))
 _UNCHECKED = sa.select(approvals.c.proposed).where(_open_one, approvals.c.checked.is_(None))
 _CHECKED = sa.select(approvals.c.checked).where(_open_one)
 _DELIVERED_CHARACTERS = sa.select(sa.func.coalesce(sa.func.max(approvals.c.said), 0)).where(

@@ -19,7 +19,7 @@ from torana.turns.events.entries import (
     turn_of,
     write_id,
 )
-from torana.turns.events.memory import EventLog
+from torana.turns.events.log import EventLog
 from torana.turns.events.worker import RedisWorker
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from torana.messages import EventType
 from torana.store.redis.server import RedisServer
 from torana.turns.events.following import EventFollower
-from torana.turns.events.memory import EventLog
+from torana.turns.events.log import EventLog
 from torana.turns.events.publishing import EventPublisher
 
 
