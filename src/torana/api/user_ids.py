@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import Annotated
 
-from fastapi import Depends, Path, Request
-
-from torana.api.dependencies import current_principal
 from torana.errors import NotFound
 from torana.messages import ID_LIMIT
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:@-]+")
-_IN_PATH = Annotated[str, Path(alias="user_id", max_length=6 * ID_LIMIT)]
 
 
 def read_user_id(segment: str) -> str:
@@ -37,16 +32,3 @@ def write_user_id(user: str) -> str:
     if _PLAIN.fullmatch(user) and user not in (".", ".."):
         return user
     return "~" + base64.urlsafe_b64encode(user.encode()).decode().rstrip("=")
-
-
-async def _user(request: Request, segment: _IN_PATH) -> str:
-    user = read_user_id(segment)
-    principal = current_principal(request)
-    may_name = principal.user is None and not principal.scopes.isdisjoint(("admin", "impersonate"))
-    if principal.user != user and not may_name:
-        raise NotFound(f"there is no user {segment!r}")
-    return user
-
-
-#: The user of ``/v1/users/{user_id}/…``. Raises ``NotFound`` for a token that may not name this user.
-UserInPath = Annotated[str, Depends(_user)]

@@ -18,12 +18,13 @@ from torana.api.health import Health
 from torana.api.routes.metrics import Metrics
 from torana.api.services import Connections, People, SkillServices
 from torana.app.core import Core, build_core
-from torana.app.limits import limits_of, rates_of
+from torana.app.limits import rates_of
 from torana.app.secrets import secret_variables
 from torana.app.tooling import open_guard
 from torana.config import Loaded, Settings
 from torana.config.database import database_place
 from torana.config.shown import shown_settings
+from torana.config.spending import limits_of
 from torana.connectors.registry import read_accounts
 from torana.connectors.runtime.callback_listener import HooksListener
 from torana.connectors.runtime.hub import Connectors

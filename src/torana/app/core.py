@@ -27,13 +27,14 @@ from torana.agent.prompt.tool_list import ToolList
 from torana.agent.request_size import FixedTokens
 from torana.agent.run import Run
 from torana.agent.windows.budget import ContextBudget, fit_requests
-from torana.app.limits import bounds_of, budgets_of, limits_of, prices_of
+from torana.app.limits import bounds_of, budgets_of, prices_of
 from torana.app.models import choose_embedder, choose_model
 from torana.app.tooling import ToolDependencies, Tooling, build_tooling, open_skills, open_workspaces
 from torana.app.traces import open_traces
 from torana.config import Loaded, Settings
 from torana.config.database import database_place
 from torana.config.redis import redis_server
+from torana.config.spending import limits_of
 from torana.limits.budgets import Budgets
 from torana.limits.prices import Prices
 from torana.limits.request_tokens import RequestTokens

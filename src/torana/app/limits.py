@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torana.agent import Bounds
 from torana.config import Settings
+from torana.config.spending import limits_of
 from torana.limits.budgets import Budgets, Estimate
-from torana.limits.policies import Limit, Limits, parse_limit
+from torana.limits.policies import MESSAGES_PER_MINUTE, Limits, parse_limits
 from torana.limits.prices import Prices, parse_price
 from torana.limits.rate_windows import LocalWindows
 from torana.limits.rates import MessageRates
 from torana.limits.request_tokens import RequestTokens
 from torana.limits.shared_rate_windows import SharedWindows
 from torana.store.redis.server import RedisServer
-
-#: The label of the limits that are counted in memory.
-_PER_MINUTE = "messages-minute"
-
-
-def limits_of(settings: Settings) -> Limits:
-    """Return the limits that are stored in the database: all except messages per minute."""
-    return Limits(
-        per_user=_parse_limits(settings.limits_per_user),
-        per_token=[limit for limit in _parse_limits(settings.limits_per_token) if limit.label != _PER_MINUTE],
-        overall=_parse_limits(settings.limits_global),
-    )
 
 
 def rates_of(settings: Settings, redis: RedisServer | None, *, database: str) -> MessageRates:
@@ -34,7 +23,7 @@ def rates_of(settings: Settings, redis: RedisServer | None, *, database: str) ->
     ``database`` is its identity: several deployments may use one Redis server.
     """
     per_token = [
-        limit.quota for limit in _parse_limits(settings.limits_per_token) if limit.label == _PER_MINUTE
+        limit.quota for limit in parse_limits(settings.limits_per_token) if limit.label == MESSAGES_PER_MINUTE
     ]
     return MessageRates(
         per_user=settings.rate_per_user,
@@ -67,12 +56,3 @@ def bounds_of(settings: Settings) -> Bounds:
         output_tokens=settings.max_output_tokens if limits_of(settings).bound_calls else None,
         reply_bytes=settings.max_response_bytes,
     )
-
-
-def _parse_limits(texts: Sequence[str]) -> list[Limit]:
-    """Return the limits. If several have the same label, the strictest applies."""
-    strictest: dict[str, Limit] = {}
-    for limit in map(parse_limit, texts):
-        known = strictest.setdefault(limit.label, limit)
-        strictest[limit.label] = min(known, limit, key=lambda one: one.quota)
-    return list(strictest.values())

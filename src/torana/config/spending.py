@@ -1,12 +1,23 @@
-"""Check that models with a money limit have known prices."""
+"""Read the limits of usage from the settings, and check that models with a money limit have known prices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from torana.config.settings import Settings
-from torana.limits.policies import parse_limit
+from torana.limits.policies import MESSAGES_PER_MINUTE, Limits, parse_limit, parse_limits
 from torana.limits.prices import Prices, parse_price
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return the limits that are stored in the database: all except messages per minute."""
+    return Limits(
+        per_user=parse_limits(settings.limits_per_user),
+        per_token=[
+            limit for limit in parse_limits(settings.limits_per_token) if limit.label != MESSAGES_PER_MINUTE
+        ],
+        overall=parse_limits(settings.limits_global),
+    )
 
 
 def find_unpriced_models(settings: Settings, *, where: Callable[[str], str]) -> list[str]:

@@ -19,6 +19,9 @@ Whose = Literal["user", "token", "global"]
 #: Numbers in headers have at most 15 digits (RFC 8941); money is counted in micro-dollars.
 _LARGEST = 10**15 - 1
 
+#: The label of the limits that are counted in memory or in Redis.
+MESSAGES_PER_MINUTE = "messages-minute"
+
 _LIMIT = re.compile(
     r"(\d{1,15}(?:\.\d{1,6})?) (messages|tokens|usd)/(minute|day|month)|(\d{1,15}) (turns)", re.ASCII
 )
@@ -62,6 +65,15 @@ def parse_limit(text: str) -> Limit:
     if amount != int(amount) or not 1 <= amount <= _LARGEST:
         raise ValueError(text)
     return Limit(unit=cast("Unit", unit or "turns"), quota=int(amount), period=cast("Period | None", period))
+
+
+def parse_limits(texts: Sequence[str]) -> list[Limit]:
+    """Parse limits. If several have the same label, the strictest applies."""
+    strictest: dict[str, Limit] = {}
+    for limit in map(parse_limit, texts):
+        known = strictest.setdefault(limit.label, limit)
+        strictest[limit.label] = min(known, limit, key=lambda one: one.quota)
+    return list(strictest.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

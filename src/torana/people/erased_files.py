@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torana.store.backup import erasure
 from torana.store.backup.upgrade_copies import delete_copies
 from torana.store.engine.database import Database
 from torana.store.workspace_folders import delete_folder
 from torana.telemetry import drop_turns, logged_turns
-from torana.turns import TurnReader
+
+if TYPE_CHECKING:
+    from torana.turns import TurnReader
 
 
 class ErasedFiles:

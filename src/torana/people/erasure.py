@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from torana.errors import Conflict, Erased, NotFound, StoreUnavailable
 from torana.people.shared_erasures import SharedErasures
@@ -16,7 +17,9 @@ from torana.store.backup.erasure import Counts, ErasedUser
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.postgres import erasures
 from torana.store.rows.audit import Act
-from torana.turns import Turns
+
+if TYPE_CHECKING:  # bodies of the API need the receipt without the agent's library
+    from torana.turns import Turns
 
 KEPT = (
     "amounts of usage under the user's id, without any text",

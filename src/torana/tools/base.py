@@ -6,13 +6,14 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
-
-from pydantic_ai.tools import ToolDefinition
 
 from torana.messages import Turn
 from torana.permissions import Permission
+
+if TYPE_CHECKING:  # commands that need no agent start without its library
+    from pydantic_ai.tools import ToolDefinition
 
 F = TypeVar("F", bound=Callable[..., Any])
 

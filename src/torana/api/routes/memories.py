@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, services_of
+from torana.api.dependencies import UserInPath, current_principal, oversight, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
 from torana.api.parameters import RATE_LIMITED, After, Id, Limit, page_size
 from torana.api.request_body import read_body
@@ -22,7 +22,6 @@ from torana.api.schemas.memories import (
     MemoryWithHistory,
 )
 from torana.api.services import Services
-from torana.api.user_ids import UserInPath
 from torana.errors import InvalidField
 from torana.memory import Memory
 from torana.messages import CONTENT_LIMIT

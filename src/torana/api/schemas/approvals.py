@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PlainValidator, ValidationInfo, computed_field, field_validator, model_validator
 
 from torana.api.schemas.base import CLEAN, Page, ReadFrom, Renamed, RequestBody, Time, Wire
+from torana.permissions import Permission
 from torana.store.rows.approvals import ApprovalState
-from torana.tools import Permission
 
 
 def _read_arguments(value: object) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,7 +10,9 @@ from torana.api.schemas.approvals import AskedApprovalBody
 from torana.api.schemas.base import CLEAN, TEXT, Id, ReadFrom, Renamed, RequestBody, Time, Wire
 from torana.messages import CONTENT_LIMIT, OnBusy, Turn
 from torana.skills import MissingRequirement, Skill
-from torana.turns.open_approvals import WaitingTurn
+
+if TYPE_CHECKING:  # commands that print such bodies start without the agent's library
+    from torana.turns.open_approvals import WaitingTurn
 
 
 class MessageBody(RequestBody):

@@ -43,7 +43,7 @@ def usage(
     from rich.console import Console
 
     from torana.api.schemas.usage import SpendingBody
-    from torana.app.limits import limits_of
+    from torana.config.spending import limits_of
     from torana.limits.usage_reports import Subject, report
 
     if user is not None and token is not None:
