@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.health import accepts_messages, certificates
 from tests.parts import require
 from tests.standins.gate import Gate
 from tests.waiting import eventually
@@ -111,14 +112,6 @@ class Gateway:
             stdout.write(said)
 
 
-def answers_ok(url: str, *, verify: ssl.SSLContext | bool = True) -> bool:
-    """Return whether a gateway at this URL reports that it is healthy."""
-    try:
-        return httpx2.get(url, trust_env=False, verify=verify).json()["status"] == "ok"
-    except (httpx2.TransportError, ValueError):
-        return False
-
-
 @pytest.fixture
 def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
     """Makes gateways, not yet started, with their own settings and home directories.
@@ -162,7 +155,7 @@ def publish(tmp_path: Path) -> Iterator[Callable[..., str]]:
             running.callback(process.wait, PATIENCE)
             running.callback(process.terminate)
             url = f"http://127.0.0.1:{port}/api/"
-            eventually(lambda: answers_ok(f"{url}health"))
+            eventually(lambda: accepts_messages(f"{url}health"))
             return url
 
         yield start
@@ -209,15 +202,15 @@ class Person:
         """Return an HTTP client that authenticates."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return httpx2.Client(
-            base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False, verify=self._verify()
+            base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False, verify=self._tls()
         )
 
     def is_answered(self) -> bool:
         """Return whether a healthy gateway answers at the URL."""
-        return answers_ok(f"{self.url}health", verify=self._verify())
+        return accepts_messages(f"{self.url}health", tls=self._tls())
 
-    def _verify(self) -> ssl.SSLContext | bool:
-        return ssl.create_default_context(cafile=self.certificate) if self.certificate else True
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.certificate) if self.certificate else certificates()
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path."""

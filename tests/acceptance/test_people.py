@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.health import certificates
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway
@@ -55,7 +56,9 @@ def torana(installed: Path, gateway: Gateway) -> Command:
 def client(gateway: Gateway, token: str) -> httpx2.Client:
     """Return a client with a token."""
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx2.Client(base_url=gateway.url, headers=headers, timeout=30, trust_env=False)
+    return httpx2.Client(
+        base_url=gateway.url, headers=headers, timeout=30, trust_env=False, verify=certificates()
+    )
 
 
 def say(person: httpx2.Client, content: str) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import psutil
 import pytest
+from tests.health import accepts_messages, certificates
 from tests.waiting import eventually
 
 from torana.testing.openai_server import Answer, ChatRequest, OpenAIStandIn
@@ -67,7 +67,9 @@ class GatewayProcess:
     def client(self, *, token: str | None = None, timeout: float = 60) -> httpx2.Client:
         """An HTTP client of the gateway."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return httpx2.Client(base_url=self.url, timeout=timeout, trust_env=False, headers=headers)
+        return httpx2.Client(
+            base_url=self.url, timeout=timeout, trust_env=False, headers=headers, verify=certificates()
+        )
 
     def create_tokens(self, *users: str, operator: str) -> list[str]:
         """Create a token for each user with the operator's token."""
@@ -116,11 +118,7 @@ class GatewayProcess:
     def _is_ready(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.output
-        try:
-            answer: dict[str, Any] = httpx2.get(f"{self.url}/health", trust_env=False).json()
-        except (httpx2.TransportError, ValueError):
-            return False
-        return answer["status"] == "ok"
+        return accepts_messages(f"{self.url}/health")
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-import httpx2
 import psycopg
 from psycopg.rows import dict_row
 from tests.chaos.history import Stored, StoredTurn
 from tests.chaos.program import ROOT, TOOLS, Program
+from tests.health import accepts_messages
 from tests.parts import require
 from tests.postgres import PostgresProxy, PostgresServer
 from tests.standins.servers import free_port
@@ -187,7 +187,4 @@ class Cluster:
     def _is_up(self) -> bool:
         for replica in self.replicas:
             replica.wait_until_up()
-        try:
-            return httpx2.get(f"{self.url}health", trust_env=False).status_code == 200
-        except httpx2.TransportError:
-            return False
+        return accepts_messages(f"{self.url}health")

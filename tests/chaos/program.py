@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx2
+from tests.health import accepts_messages
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -125,10 +125,7 @@ class Program:
     def _is_up(self) -> bool:
         assert self._process is not None
         assert self._process.poll() in (None, -signal.SIGKILL), self.end_of_output()
-        try:
-            return httpx2.get(f"{self.url}health", trust_env=False).json()["status"] == "ok"
-        except (httpx2.TransportError, ValueError):
-            return False
+        return accepts_messages(f"{self.url}health")
 
     def kill(self) -> None:
         """Kill the process, as a power failure would."""

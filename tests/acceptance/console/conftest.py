@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
+from tests.health import certificates
 from tests.parts import end_without, require
 
 from torana.testing.openai_server import Fault, OpenAIStandIn, Rule
@@ -156,7 +157,9 @@ def serve(new_gateway: Callable[..., Gateway]) -> Callable[..., Gateway]:
 def client(gateway: Gateway, token: str = OPERATOR) -> httpx2.Client:
     """Return an HTTP client of a gateway."""
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx2.Client(base_url=gateway.url, headers=headers, timeout=30, trust_env=False)
+    return httpx2.Client(
+        base_url=gateway.url, headers=headers, timeout=30, trust_env=False, verify=certificates()
+    )
 
 
 def new_token(gateway: Gateway, *scopes: str, user: str | None = None) -> str:
