@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -99,13 +99,16 @@ def minutes_of(rule: str, zone: ZoneInfo, start: datetime, hours: int) -> list[d
     # Start earlier, for times shown before the clock was set back.
     before = start - timedelta(hours=3)
     last = _wall(before - timedelta(minutes=1), zone)
-    for minute in range((hours + 3) * 60):
+    minutes = (hours + 3) * 60
+    jump = timedelta(hours=3)  # at most
+    matching = _matching(rule, last - jump, _wall(before + timedelta(minutes=minutes), zone) + jump)
+    for minute in range(minutes):
         moment = before + timedelta(minutes=minute)
         wall = _wall(moment, zone)
         times = [wall]
         if fixed and wall - last > timedelta(minutes=1):  # skipped times are due now
             times += [last + timedelta(minutes=n) for n in range(1, (wall - last) // timedelta(minutes=1))]
-        due = any(_matches(rule, time) and not (fixed and time in seen) for time in times)
+        due = any(time in matching and not (fixed and time in seen) for time in times)
         seen |= set(times)
         last = wall
         if due and moment > start:
@@ -117,8 +120,9 @@ def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
     return moment.astimezone(zone).replace(tzinfo=None)
 
 
-def _matches(rule: str, wall: datetime) -> bool:
-    return next(CronSim(rule, wall - timedelta(seconds=1))) == wall
+def _matching(rule: str, after: datetime, until: datetime) -> set[datetime]:
+    """Return the wall times that match the rule."""
+    return set(takewhile(lambda wall: wall <= until, CronSim(rule, after)))
 
 
 @given(rule=RULES, zone=st.sampled_from(ZONES), day=st.sampled_from(JUMPS), hour=st.integers(-30, 6))
