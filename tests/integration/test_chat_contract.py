@@ -28,7 +28,7 @@ from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from torana.errors import ModelFailed
+from torana.errors import ModelFailed, ModelResponseTooLarge
 from torana.models.failures import MODEL_ERRORS, explain
 from torana.models.providers import open_model
 from torana.testing import ChatRequest, Fault, OpenAIStandIn, ScriptedModel
@@ -141,11 +141,6 @@ STREAMS: dict[str, bytes] = {
     "no metadata": b'data: {"choices": [{"delta": {"content": "A"}}]}\n\n' + DONE,
     "empty model": chunk(model="") + delta(content="A") + END,
     "service tier": chunk(service_tier="flex") + delta(content="A") + END,
-    "usage in each chunk": chunk(
-        {"index": 0, "delta": {"content": "A"}},
-        usage={"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-    )
-    + END,
     "usage of DeepSeek": delta(content="A")
     + chunk(
         usage={"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11, "prompt_cache_hit_tokens": 4}
@@ -198,6 +193,18 @@ ERRORS = [
 ]
 
 
+#: Streams that are read otherwise than by the library.
+OWN: dict[str, bytes] = {
+    "usage in each chunk": delta(content="Hello")
+    + chunk(usage=USAGE | {"completion_tokens": 6, "total_tokens": 27})
+    + delta("stop", content=", Zoë")
+    + chunk(usage=USAGE)
+    + DONE,
+    "long usage": chunk(usage=USAGE | {f"n{number}": 1 for number in range(9_000)}) + END,
+    "long refusal": delta(refusal="n" * 1_000) * 1_000 + END,
+}
+
+
 def by_message(request: ChatRequest) -> RawReply | str:
     """Answer with the stream or the error that the message names, as in ``7 text`` and ``error 404 0``."""
     size, _, name = request.text.partition(" ")
@@ -205,7 +212,7 @@ def by_message(request: ChatRequest) -> RawReply | str:
         status, _, number = name.partition(" ")
         headers = {"content-type": "application/json", "x-should-retry": "false", "retry-after": "3"}
         return RawReply(body=[ERRORS[int(number)]], status=int(status), headers=headers)
-    body = {**STREAMS, **FAILURES, **TAGGED}.get(name)
+    body = {**STREAMS, **FAILURES, **TAGGED, **OWN}.get(name)
     if body is None:
         return "ok"
     return RawReply(body=(body[at : at + int(size)] for at in range(0, len(body), int(size))))
@@ -261,6 +268,30 @@ async def test_stream_is_read_as_the_library_reads_it(stream: str, server: OpenA
 
     assert mine == library
     assert ("error" in mine) == (stream in FAILURES)
+
+
+@pytest.mark.parametrize("stream", ["usage in each chunk", "long usage"])
+async def test_last_report_of_usage_is_the_usage(stream: str, server: OpenAIStandIn) -> None:
+    mine, once = [
+        await outcome(ours("openai-chat", "gpt-4.1", server), f"1000000 {name}") for name in (stream, "text")
+    ]
+
+    assert (mine["usage"].input_tokens, mine["usage"].output_tokens) == (21, 12)
+    assert mine["usage"] == once["usage"]
+
+
+async def test_refusal_is_collected_up_to_a_limit(server: OpenAIStandIn) -> None:
+    model = ours("openai-chat", "gpt-4.1", server)
+    async with (
+        model,
+        model_request_stream(model, [ModelRequest.user_text_prompt("1000000 long refusal")]) as stream,
+    ):
+        with pytest.raises(ModelResponseTooLarge):
+            async for _ in stream:
+                pass
+
+    assert stream.provider_details is not None
+    assert len(stream.provider_details["refusal"]) == 66_000
 
 
 @pytest.mark.parametrize("service", SERVICES)

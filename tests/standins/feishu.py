@@ -256,6 +256,11 @@ class FeishuStandIn(HttpPlatform):
         await self.repeat(name)
         return name
 
+    async def send_frame(self, frame: bytes) -> None:
+        """Send bytes over each long connection; ``write_frame`` writes valid ones."""
+        for socket in list(self._sockets):
+            await socket.send_bytes(frame)
+
     async def repeat(self, message: str) -> None:
         """As ``Platform``."""
         self._pending[message] = self._events[message]

@@ -110,8 +110,10 @@ class IncomingMessage:
     """A message as the platform delivered it.
 
     ``id`` is the platform's id, unique in the account: a repeated delivery has the same id. ``addressed`` is
-    true for direct messages, and in groups for messages that mention the account or reply to it. ``text``
-    contains no leading mention. ``said_at`` is the platform's time (aware), or None: a message may come late.
+    true for direct messages, and in groups for messages that mention the account or reply to it.
+    ``replies_to_us`` asks the platform whether a message that is not known to be addressed replies to the
+    account; it is called only for permitted senders and rooms. ``text`` contains no leading mention.
+    ``said_at`` is the platform's time (aware), or None: a message may come late.
     """
 
     id: str
@@ -120,8 +122,13 @@ class IncomingMessage:
     text: str
     direct: bool
     addressed: bool
+    replies_to_us: Callable[[], Awaitable[bool]] | None = None
     attachments: Sequence[Attachment] = ()
     said_at: datetime | None = None
+
+    async def is_for_us(self) -> bool:
+        """Return whether the message is addressed to the account; may ask the platform."""
+        return self.addressed or (self.replies_to_us is not None and await self.replies_to_us())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,12 +222,13 @@ class Schedules:
 def following(schedule: Schedule, now: datetime) -> datetime | None:
     """Return the next due time of a schedule with a rule, after now and after the last handled time.
 
-    A handled time that is more than a day ahead comes from a wrong clock, and is ignored.
+    A handled time that is more than a day ahead comes from a wrong clock, and is ignored. Raises
+    ``ScheduleInvalid`` if this machine does not know the schedule's time zone.
     """
     assert schedule.cron is not None  # noqa: S101 - the caller has looked
     dealt_with = schedule.dealt_with
     after = dealt_with if dealt_with is not None and now < dealt_with <= now + _AHEAD else now
-    return next_due(schedule.cron, ZoneInfo(schedule.timezone), after)
+    return next_due(schedule.cron, _zone(schedule.timezone), after)
 
 
 def _require_schedule(connection: Connection, owner: str, schedule_id: str) -> Schedule:

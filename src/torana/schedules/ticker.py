@@ -107,10 +107,7 @@ class Ticker:
             except (StoreUnavailable, Draining):
                 raise
             except Exception as error:  # noqa: BLE001 - one broken schedule must not delay the others
-                _log.exception("schedule_failed", extra={"schedule": due.schedule.id})
-                why = f"paused: it failed to run ({type(error).__name__}); the log has the details"
-                paused = replace(due.schedule, state="paused", try_at=None, tries=0, reason=why)
-                await self._store(due.schedule, paused)
+                await self._store(due.schedule, _paused(due.schedule, error))
         if tasks or len(reminders) == BATCH:
             return 0.0
         upcoming = await self._database.run(partial(rows.next_try, now=now))
@@ -237,7 +234,10 @@ def _settle_all(connection: Connection, was: Sequence[Schedule], now: Sequence[S
 
 def _correct_due_time(schedule: Schedule, now: datetime) -> Schedule:
     """Correct a schedule that may have been changed while the clock was ahead."""
-    due = None if schedule.cron is None else following(schedule, now)
+    try:
+        due = None if schedule.cron is None else following(schedule, now)
+    except Exception as error:  # noqa: BLE001 - one broken schedule must not delay the others
+        return _paused(schedule, error)
     if due is not None and due < schedule.run_at:
         return replace(schedule, due_at=due, try_at=due, tries=0, dealt_at=now)
     if schedule.try_at is not None and schedule.try_at > schedule.run_at:
@@ -246,6 +246,14 @@ def _correct_due_time(schedule: Schedule, now: datetime) -> Schedule:
         # The intended time is unknown: “on Friday at 9” may be right, “in an hour” is not.
         return replace(schedule, reason=("created while the machine's clock was ahead; its time may be wrong"))
     return schedule
+
+
+def _paused(schedule: Schedule, error: Exception) -> Schedule:
+    """Return a schedule that cannot run, for example in a time zone that this machine does not know."""
+    _log.error("schedule_failed", extra={"schedule": schedule.id}, exc_info=error)
+    details = f"it failed to run ({type(error).__name__}); the log has the details"
+    why = error.detail if isinstance(error, GatewayError) else details
+    return replace(schedule, state="paused", try_at=None, tries=0, reason=f"paused: {why}")
 
 
 def _failures(due: Due) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -122,6 +122,7 @@ class Chat(Platform):
         room: str | None = None,
         thread: str | None = None,
         mention: bool = False,
+        replies_to_us: Callable[[], Awaitable[bool]] | None = None,
         bot: bool = False,
         file: tuple[str, str, bytes] | None = None,
         attachments: Sequence[Attachment] = (),
@@ -135,6 +136,7 @@ class Chat(Platform):
             text=text,
             direct=room is None,
             addressed=room is None or mention,
+            replies_to_us=replies_to_us,
             attachments=(*attachments, *([] if file is None else [_attachment(*file)])),
             said_at=said_at,
         )

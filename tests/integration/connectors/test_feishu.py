@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from uuid import uuid4
 
 import pytest
-from tests.standins.feishu import APP, BOT, SECRET, FeishuStandIn
+from tests.standins.feishu import APP, BOT, SECRET, FeishuStandIn, write_frame
 from tests.standins.http import SignCounter
 
 from torana.connectors.base import OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
@@ -52,6 +52,29 @@ class TestHearing:
             await platform.say("a message")
             assert (await line.next()).text == "a message"
             await platform.acknowledgements(7)
+
+    async def test_malformed_frames_are_ignored(self, platform: FeishuStandIn) -> None:
+        event = {"type": "event", "message_id": "bad"}
+        async with listening(platform) as line:
+            for frame in (
+                b"\xff",
+                write_frame(0, {"type": "pong"}, b'{"PingInterval": 1' + b"0" * 400 + b"}"),
+                write_frame(1, event | {"sum": "x"}, b"{}"),
+                write_frame(1, event | {"sum": "2", "seq": "-1"}, b"{}"),
+                write_frame(1, event | {"sum": "9" * 5_000, "seq": "1"}, b"{}"),
+            ):
+                await platform.send_frame(frame)
+            await platform.tell("text", {"text": "@_user_1 hi"}, mentions=[{"key": ["@_user_1"], "id": {}}])
+            await platform.say("a message")
+            assert (await line.next()).text == "a message"
+
+    async def test_event_in_pieces_has_a_limit(self, platform: FeishuStandIn) -> None:
+        platform.frame_bytes = 400_000
+        async with listening(platform) as line:
+            await platform.event("im.message.receive_v1", "x" * 1_200_000)
+            said = await platform.say("y" * 500_000)
+            assert (await line.next()).text == "y" * 500_000
+            assert await platform.acknowledgements(1) == [said]
 
     async def test_message_is_not_acknowledged_before_acceptance(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
@@ -97,14 +120,14 @@ class TestHearing:
             first = await platform.say("hello", room=platform.room, mention=True)
             ours = await line.connector.send(part("hi", (await line.next()).place))
             await platform.tell("text", {"text": "and you?"}, room=platform.room, parent=ours)
-            assert (await line.next()).addressed
+            assert await (await line.next()).is_for_us()
             platform.odd = True
             await platform.tell("text", {"text": "odd"}, room=platform.room, parent=ours)
-            assert not (await line.next()).addressed
+            assert not await (await line.next()).is_for_us()
             platform.odd = False
             for other in (first, "om_unknown"):
                 await platform.tell("text", {"text": "I mean her"}, room=platform.room, parent=other)
-                assert not (await line.next()).addressed
+                assert not await (await line.next()).is_for_us()
 
     async def test_post_is_read_with_and_without_language_key(self, platform: FeishuStandIn) -> None:
         paragraphs = [

@@ -389,16 +389,16 @@ async def test_only_reply_to_bot_addresses_bot(platform: MatrixPlatform) -> None
         ours = await line.connector.send(part("hello", (await line.next()).place))
         await reply(ours, f"> <{platform.account.id}> hello\n> there\n\nand you?")
         heard = await line.next()
-        assert (heard.addressed, heard.text) == (True, "and you?")
+        assert (await heard.is_for_us(), heard.text) == (True, "and you?")
         await reply(theirs, f"> <{ana.id}> {platform.account.id}: hi\n\nme too")
         heard = await line.next()
-        assert (heard.addressed, heard.text) == (False, "me too")
+        assert (await heard.is_for_us(), heard.text) == (False, "me too")
         await reply("$nothing", "gone")
-        assert not (await line.next()).addressed
+        assert not await (await line.next()).is_for_us()
         await reply(ours, "thread", rel_type="m.thread", event_id=theirs, is_falling_back=True)
-        assert not (await line.next()).addressed
+        assert not await (await line.next()).is_for_us()
         await reply(theirs, "thread", rel_type="m.thread", event_id=ours, is_falling_back=True)
-        assert (await line.next()).addressed
+        assert await (await line.next()).is_for_us()
 
 
 async def test_any_display_name_is_accepted(platform: MatrixPlatform) -> None:

@@ -146,6 +146,27 @@ async def test_room_is_answered_in_thread_and_unknown_senders_are_ignored(open_g
     assert await chat.shown(0, room="lobby") == []
 
 
+async def test_platform_is_asked_about_replies_of_permitted_senders_only(open_gateway: Open) -> None:
+    chat = Chat(allow=["ana"], rooms=["lobby"])
+    await open_gateway(chat, ScriptedModel("here"))
+    asked: list[str] = []
+
+    def replies(sender: str, to_us: bool) -> Callable[[], Awaitable[bool]]:
+        async def ask() -> bool:
+            asked.append(sender)
+            return to_us
+
+        return ask
+
+    await chat.say("let me in", sender="eve", room="lobby", replies_to_us=replies("eve", True))
+    await chat.say("elsewhere", sender="ana", room="attic", replies_to_us=replies("ana in the attic", True))
+    await chat.say("to eve", sender="ana", room="lobby", replies_to_us=replies("ana to eve", False))
+    await chat.say("to you", sender="ana", room="lobby", replies_to_us=replies("ana", True))
+
+    assert [one.text for one in await chat.shown(1, room="lobby")] == ["here"]
+    assert asked == ["ana to eve", "ana"]
+
+
 async def test_bots_get_no_reply_unless_allowed(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("to ana"))

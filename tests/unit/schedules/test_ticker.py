@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tests.standins.clock import Clock
 from tests.unit.schedules.conftest import World
 
-from torana.errors import ModelFailed, NotFound, StoreUnavailable
+from torana.errors import ModelFailed, NotFound, ScheduleInvalid, StoreUnavailable
 from torana.limits.budgets import Budgets
 from torana.limits.policies import Limits, parse_limit
 from torana.limits.prices import Prices
@@ -389,6 +389,27 @@ async def test_schedule_that_cannot_run_is_paused_without_delaying_others(world:
     assert [turn.content.splitlines()[0] for turn in await world.fired()] == ["second"]
     paused = await world.get(odd)
     assert (paused.state, "ZoneInfoNotFoundError" in (paused.reason or "")) == ("paused", True)
+
+
+async def test_schedule_in_an_unknown_zone_delays_no_others_after_a_restart(boot: Boot, hand: Clock) -> None:
+    world = await boot()
+    far = await world.make("far", rule="every year on 24 December at 9")
+    await world.make("near", at="in 20 minutes")
+    # As after a backup was restored on a machine that does not know the zone.
+    nowhere = sa.update(schedules).where(schedules.c.id == far.id).values(timezone="Nowhere/Gone")
+    await world.database.run(lambda connection: connection.execute(nowhere))
+    hand.on(hours=1)
+    later = await boot()
+    await later.settle()
+
+    assert len(await later.fired()) == 1
+    paused = await later.get(far)
+    assert (paused.state, paused.reason) == (
+        "paused",
+        "paused: There is no time zone 'Nowhere/Gone'; name one such as Europe/Vienna.",
+    )
+    with pytest.raises(ScheduleInvalid, match="There is no time zone"):
+        await later.schedules.resume(GATEWAY_OWNER, far.id)
 
 
 async def test_success_resets_the_failure_count(world: World, hand: Clock) -> None:

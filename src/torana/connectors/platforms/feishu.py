@@ -50,15 +50,17 @@ from torana.connectors.transport.http import (
     text_at,
 )
 from torana.connectors.transport.markup import Dialect
-from torana.connectors.transport.parsing import time_of
+from torana.connectors.transport.parsing import log_ignored_event, parse_alone, time_of
 from torana.connectors.transport.websocket import next_frame, open_socket
 
 _DOMAINS = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 
 #: Timeout, in seconds, for a file.
 _FILE_SECONDS = 300.0
-#: Maximum number of pieces of an event, and of incomplete events.
-_PIECES, _OPEN = 256, 16
+#: Maximum number of pieces of an event, of its bytes in pieces, and of incomplete events.
+_PIECES, _EVENT_BYTES, _OPEN = 256, 1_048_576, 16
+#: Seconds between two pings, at most, whatever the platform requests.
+_LONGEST_PING_INTERVAL = 600.0
 
 #: Error codes of the platform that are not permanent or need special handling.
 _STALE = {99991661, 99991663, 99991664, 99991665, 99991668, 99991671, 99991677}
@@ -307,14 +309,18 @@ class Feishu(Connector[FeishuSettings]):
 
     async def _take(self, raw: str | bytes, socket: ClientConnection, hear: Hear) -> None:
         frame = _Frame()
-        frame.ParseFromString(raw if isinstance(raw, bytes) else raw.encode())
+        try:
+            frame.ParseFromString(raw if isinstance(raw, bytes) else raw.encode())
+        except Exception as error:  # noqa: BLE001 - the library's own copy of protobuf defines the error
+            log_ignored_event(type(error).__name__)
+            return
         headers: dict[str, str] = {header.key: header.value for header in frame.headers}
         if headers.get("type") == "pong":
             self._configure(as_object(read_json(frame.payload)))
         payload = self._whole(headers, frame.payload) if headers.get("type") == "event" else None
         if payload is None:
             return
-        heard = await self._parse_event(payload)
+        heard = parse_alone(self._parse_event, payload)
         frame.payload = b'{"code":200}'
         answer = partial(socket.send, cast("bytes", frame.SerializeToString()))
         await (answer() if heard is None else hear(heard, answer))
@@ -323,26 +329,30 @@ class Feishu(Connector[FeishuSettings]):
         """Set the ping interval that the platform requests."""
         every = as_object(config).get("PingInterval")
         if isinstance(every, int | float) and every >= 1:
-            self._ping_every = float(every)
+            self._ping_every = float(min(every, _LONGEST_PING_INTERVAL))
 
     def _whole(self, headers: Mapping[str, str], payload: bytes) -> bytes | None:
         """Collect the pieces of an event; return the whole event, or None while pieces are missing."""
-        total, number = int(headers.get("sum") or 1), int(headers.get("seq") or 0)
+        total, number = _count(headers.get("sum"), 1), _count(headers.get("seq"), 0)
         if total <= 1:
             return payload
-        if total > _PIECES or not 0 <= number < total:
+        if total > _PIECES or number >= total:
             return None
         message = headers.get("message_id", "")
         pieces = self._pieces.setdefault(message, {})
         pieces[number] = payload
         if len(self._pieces) > _OPEN:
             self._pieces.popitem(last=False)
+        if sum(map(len, pieces.values())) > _EVENT_BYTES:
+            del self._pieces[message]
+            log_ignored_event("too long")
+            return None
         if len(pieces) < total:
             return None
         self._pieces.pop(message, None)
         return b"".join(pieces[number] for number in range(total))
 
-    async def _parse_event(self, payload: bytes) -> IncomingMessage | None:
+    def _parse_event(self, payload: bytes) -> IncomingMessage | None:
         """Parse the message of an event; return None for other events and malformed ones."""
         try:
             event = _Event.model_validate_json(payload)
@@ -363,17 +373,18 @@ class Feishu(Connector[FeishuSettings]):
             place=Place(chat=message.chat_id, thread=message.thread_id or None, reply_to=answer_there),
             text=text,
             direct=direct,
-            addressed=direct or bool(self._own_keys(message)) or await self._answers_us(message),
+            addressed=direct or bool(self._own_keys(message)),
+            replies_to_us=partial(self._is_ours, message.parent_id) if message.parent_id else None,
             attachments=attachments,
             said_at=time_of(message.create_time, per_second=1_000),
         )
 
-    async def _answers_us(self, message: _Message) -> bool:
-        """Return whether the message replies to a message of the bot; the event does not name its author."""
-        if not message.parent_id or self._http is None:
+    async def _is_ours(self, message_id: str) -> bool:
+        """Return whether the bot has sent a message; an event does not name the author of its parent."""
+        if self._http is None:
             return False
         try:
-            path = f"/open-apis/im/v1/messages/{quote(message.parent_id, safe='')}"
+            path = f"/open-apis/im/v1/messages/{quote(message_id, safe='')}"
             found = await self._api.call(self._http, "GET", path)
         except (PermanentError, RetryLater, OutcomeUnknown):
             return False
@@ -465,6 +476,11 @@ def _ping(service: int) -> bytes:
     header = frame.headers.add()
     header.key, header.value = "type", "ping"
     return cast("bytes", frame.SerializeToString())
+
+
+def _count(value: str | None, default: int) -> int:
+    """Return the number of a header; the default for a missing or invalid one."""
+    return int(value) if value is not None and value.isdecimal() and len(value) < 10 else default
 
 
 def _id(answer: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ class Ingress:
         While the gateway stops, this does not return: the platform repeats the message after the next start,
         and replies still go out until the end.
         """
-        if not heard.addressed or not _is_name(heard.sender.id):
+        if not (heard.addressed or heard.replies_to_us) or not _is_name(heard.sender.id):
             return None
         heard = replace(heard, said_at=self._said_at(heard))
         message_files = self._files.see(heard.attachments)
@@ -148,6 +148,8 @@ class Ingress:
             user is None
             or await self._turns.reader.find_by_platform_message(self._account, _id(heard.id)) is not None
         ):
+            return
+        if not await heard.is_for_us():
             return
         try:
             async with self._from_senders.count(heard.sender.id):

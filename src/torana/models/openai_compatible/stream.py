@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterat
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Literal, TypeVar, cast
 
 import httpx2
@@ -39,6 +40,11 @@ _END = 0.1
 _MOST_TOKENS = 2**63 - 1
 _NO_TOKENS = {"prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens"}
 
+#: Maximum number of fields of a usage report that are read. Each chunk may have a report.
+_USAGE_FIELDS = 64
+
+#: Characters of a refusal after which the rest is not collected; the response is then too large to store.
+_REFUSAL_CHARACTERS = 65_536
 
 _LINE_ENDS = (b"\n", b"\r")
 
@@ -136,7 +142,8 @@ class ChatStream(StreamedResponse):
         if delta is None:
             return
         if refusal := delta.get("refusal"):
-            self._refusal += refusal
+            if len(self._refusal) < _REFUSAL_CHARACTERS:
+                self._refusal += refusal
             self.finish_reason = "content_filter"
             return
         if reason and not self._refusal:
@@ -150,7 +157,9 @@ class ChatStream(StreamedResponse):
         if (created := chunk.get("created")) and "timestamp" not in (self.provider_details or {}):
             self._add_details(timestamp=datetime.fromtimestamp(created, UTC))
         if usage := chunk.get("usage"):
-            self._add_usage(read_usage(usage, self.model, self.provider, self.url), reported=True)
+            # Servers that report the usage in each chunk report the sum so far.
+            used = read_usage(usage, self.model, self.provider, self.url)
+            self._add_usage(used, reported=True, cumulative=True)
         self.provider_response_id = _text_or(self.provider_response_id, chunk.get("id"))
         self.model = _text_or(self.model, chunk.get("model"))
         for name in ("moderation", "service_tier"):
@@ -236,12 +245,13 @@ class ChatStream(StreamedResponse):
 
 def read_usage(usage: Mapping[str, Any], model: str, provider: str, url: str) -> RequestUsage:
     """Return the tokens by kind, as the price list reads them."""
-    given = {name: _bounded(value) for name, value in usage.items() if _is_usable(name, value)}
+    read = islice(usage.items(), _USAGE_FIELDS)
+    given = {name: _bounded(value) for name, value in read if _is_usable(name, value)}
     details = {
         name: count for name, count in given.items() if name not in _NO_TOKENS and isinstance(count, int)
     }
     details |= given.get("completion_tokens_details") or {}
-    read = RequestUsage.extract(
+    counted = RequestUsage.extract(
         {"model": model, "usage": given},
         provider=provider,
         provider_url=url,
@@ -252,8 +262,8 @@ def read_usage(usage: Mapping[str, Any], model: str, provider: str, url: str) ->
     prompt: Mapping[str, Any] = given.get("prompt_tokens_details") or {}
     written = prompt.get("cache_write_tokens")
     if isinstance(written, int):
-        read.cache_write_tokens = written
-    return read
+        counted.cache_write_tokens = written
+    return counted
 
 
 def _is_usable(name: str, value: object) -> bool:

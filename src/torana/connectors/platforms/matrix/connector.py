@@ -333,14 +333,13 @@ class Matrix(Connector[MatrixSettings]):
             ),
             text=text,
             direct=direct,
-            addressed=direct or mentioned or await self._is_ours(room, answered or thread),
+            addressed=direct or mentioned,
+            replies_to_us=partial(self._is_ours, room, parent) if (parent := answered or thread) else None,
             attachments=[self._attachment(content, kind)] if kind in _FILES else [],
             said_at=time_of(event.server_timestamp, per_second=1_000),
         )
 
     async def _is_ours(self, room: nio.MatrixRoom, event_id: str) -> bool:
-        if not event_id:
-            return False
         try:
             event = await self._home.call("GET", f"/rooms/{quoted(room.room_id)}/event/{quoted(event_id)}")
         except (PermanentError, RetryLater, OutcomeUnknown):
