@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import re
 
+#: The nesting that is stored; parsers refuse more than about 200 levels.
+_READABLE = 128
+
 #: Bytes that begin another value: at most one value follows each byte, and the whole text is one more value.
 _STARTS = (b",", b"[", b"{")
 #: The escapes that decide where a string ends.
@@ -73,6 +76,16 @@ def without_deep_values(text: str, depth: int) -> str:
             case _:
                 pass
     return "".join(pieces) + text[begin:] if level <= depth else "".join(pieces)
+
+
+def with_readable_nesting(text: bytes) -> bytes:
+    """Return a JSON text that every parser can read: ``null`` replaces values below 128 levels.
+
+    Serializers of pydantic accept more levels than its parser does.
+    """
+    if text.count(b"[") + text.count(b"{") <= _READABLE:
+        return text
+    return without_deep_values(text.decode(), _READABLE).encode()
 
 
 def without_dense_values(text: str, lists: frozenset[str], *, limit: int, length: int) -> str:

@@ -47,6 +47,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "mail_ignored": "An email was not processed, for example because its sender is not verified.",
         "mail_not_fetched": "An email could not be fetched.",
         "mail_not_marked": "An email could not be marked as read.",
+        "history_unreadable": "The messages of a turn cannot be read by this version. They are left out.",
         "mail_unreadable": "An email could not be parsed.",
         "matrix_device_message_unreadable": "A message between Matrix devices could not be decrypted.",
         "matrix_events_skipped": "Matrix events were skipped: they were too old (24 hours) or too many (500).",
@@ -79,6 +80,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "redis_restored": "Redis works again.",
         "replica_ended": "The lease of another replica has ended. Its turns continue here.",
         "replicas_not_checked": "The check of the other replicas failed. It is repeated after a second.",
+        "reply_not_attributed": "A platform did not say whether a message in a group replies to the account. "
+        "It is asked three times; then the message is ignored.",
         "request": "A request was answered.",
         "request_cut": "Turns or tools were left out of a model request to fit it into the context window.",
         "request_failed": "A request failed because of a bug.",

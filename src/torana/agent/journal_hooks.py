@@ -29,6 +29,7 @@ from pydantic_ai.tools import ToolDefinition
 from torana.agent.journal import Call, Journal
 from torana.agent.run import Run, step_number
 from torana.agent.text import repair_all_surrogates, repair_surrogates
+from torana.json_bounds import with_readable_nesting
 
 _RESULT = TypeAdapter(ToolReturn[Any])
 
@@ -141,7 +142,7 @@ async def _run(journal: Journal, begun: Call, handler: WrapToolExecuteHandler, a
 def _dump(result: Any) -> bytes:
     """Serialize a result as a ``ToolReturn``, which preserves its content and metadata."""
     wrapped = cast("ToolReturn[Any]", result) if isinstance(result, ToolReturn) else ToolReturn[Any](result)
-    return _RESULT.dump_json(wrapped, fallback=str, warnings=False)
+    return with_readable_nesting(_RESULT.dump_json(wrapped, fallback=str, warnings=False))
 
 
 def _replay(call: Call) -> Any:

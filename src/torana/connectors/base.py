@@ -127,7 +127,10 @@ class IncomingMessage:
     said_at: datetime | None = None
 
     async def is_for_us(self) -> bool:
-        """Return whether the message is addressed to the account; may ask the platform."""
+        """Return whether the message is addressed to the account; may ask the platform.
+
+        Raises ``RetryLater`` and ``OutcomeUnknown`` if the platform does not say it.
+        """
         return self.addressed or (self.replies_to_us is not None and await self.replies_to_us())
 
 
@@ -364,6 +367,19 @@ class Connector(ABC, Generic[S]):
     async def find(self, part: Part) -> str | None:
         """Return the platform's id of a part that has arrived (``readable``); raises the errors of ``send``."""
         raise NotImplementedError
+
+    async def confirm(self, part: Part) -> str | None:
+        """Return the platform's id of a part that may have arrived; a keyed platform shows it if it has not.
+
+        Returns None if it has not arrived, or if that cannot be known. Raises the errors of ``send``.
+        """
+        match self.abilities.repeat:
+            case "keyed":
+                return await self.send(part)
+            case "readable":
+                return await self.find(part)
+            case "blind":
+                return None
 
     async def typing(self, place: Place) -> None:
         """Show the typing indicator; errors are ignored."""

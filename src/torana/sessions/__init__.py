@@ -81,7 +81,8 @@ class Sessions:
         chosen = self._fit(newest)
         is_cut = len(chosen) < len(newest.history) or len(newest.history) == limit
         turns_of = [
-            history.at_place(history.load(body, name_speakers=newest.shared), place) for place, body in chosen
+            history.at_place(history.load_readable(body, name_speakers=newest.shared), place)
+            for place, body in chosen
         ]
         if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
             messages = [turns_of[0][0], turns_of[0][-1]]

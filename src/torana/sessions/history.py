@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -20,6 +22,10 @@ from pydantic_ai.messages import (
     UserContent,
     UserPromptPart,
 )
+
+from torana.json_bounds import with_readable_nesting
+
+_log = logging.getLogger(__name__)
 
 #: Tools whose arguments and results contain private data of one user.
 PRIVATE_TOOLS = frozenset(
@@ -55,11 +61,12 @@ _ATTACHMENTS_HEADING = "Attachments of this message:"
 def dump(messages: Sequence[ModelMessage], *, speaker: str | None) -> tuple[bytes, int]:
     """Return the serialised messages of one turn, and their number.
 
-    Instructions are left out: each run creates its own. The user and the turn of files are stored as metadata.
+    ``load`` can read them, whatever the model and the tools returned. Instructions are left out: each run
+    creates its own. The user and the turn of files are stored as metadata.
     The files themselves are left out.
     """
     kept = [_storable_request(m, speaker) if isinstance(m, ModelRequest) else m for m in messages]
-    return ModelMessagesTypeAdapter.dump_json(kept), len(kept)
+    return with_readable_nesting(ModelMessagesTypeAdapter.dump_json(kept)), len(kept)
 
 
 def _storable_request(request: ModelRequest, speaker: str | None) -> ModelRequest:
@@ -114,6 +121,18 @@ def load(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
     return [
         _with_speaker_names(message) if isinstance(message, ModelRequest) else message for message in messages
     ]
+
+
+def load_readable(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
+    """Return the messages as ``load`` does; none if this version of the model library cannot read them.
+
+    One unreadable turn must not stop the others, for example after a return to an older version.
+    """
+    try:
+        return load(body, name_speakers=name_speakers)
+    except ValidationError as error:
+        _log.warning("history_unreadable", exc_info=error)
+        return []
 
 
 def at_place(messages: Sequence[ModelMessage], place: int) -> list[ModelMessage]:

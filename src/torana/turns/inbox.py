@@ -39,6 +39,9 @@ from torana.turns.runner import Runner
 
 _log = logging.getLogger(__name__)
 
+#: Seconds that a stop waits, at least, for transactions that the database may never answer.
+_UNWRITTEN = 5.0
+
 #: A change in the transaction that accepts the message: both are stored or neither.
 InTransaction: TypeAlias = Callable[[Connection, Turn], None]
 
@@ -109,15 +112,15 @@ class Turns:
         """
         self._accepting = False
         ends = time.monotonic() + grace
-        while self._writing:
-            await asyncio.wait(self._writing)
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=max(grace, _UNWRITTEN))
         self._recovery.stop()
         await self._runner.stop(grace=grace)
         if self._database.replica is not None:
             await self.replicas.hand_over(ends - time.monotonic())
         self.live.close()
         if self._commanding:  # their turns have ended, or end after the next start
-            await asyncio.wait(self._commanding)
+            await asyncio.wait(self._commanding, timeout=_UNWRITTEN)
         await self.replicas.stop()
         await self.live.sharing.stop()
         with suppress(StoreUnavailable):

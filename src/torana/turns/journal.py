@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -66,6 +67,8 @@ class TurnJournal:
         self._refusal: BudgetSpent | None = None
         self.timings = TurnTimings(turn, usage_of=budgets.prices.usage)
         self._request = request
+        #: Held while a step is stored. Its calls are stored after it, also if its transaction is repeated.
+        self._storing_step = asyncio.Lock()
         #: Estimated tokens of the last model request.
         self.estimated_request: int | None = None
         #: The values that ``leave`` received when the run was interrupted.
@@ -95,11 +98,12 @@ class TurnJournal:
 
     async def start(self, call: Call, step: Step | None) -> None:
         self.timings.begin_call(call.step, call.id, call.tool)
-        self._note(await _persist(self._run, self.timings, partial(self._start, call=call, step=step)))
+        self._note(await self._store(step, partial(self._start, call=call, step=step)))
 
     async def finish(self, call: Call) -> None:
         self.timings.end_call(call.step, call.id, "completed" if call.state == "completed" else "failed")
-        self._note(await _persist(self._run, self.timings, partial(self._finish, call=call)))
+        likely = self._request.likely if self._request else None  # once: the transaction may be repeated
+        self._note(await _persist(self._run, self.timings, partial(self._finish, call=call, likely=likely)))
         self._on_settled()
 
     async def ask(self, question: Question, step: Step | None) -> ApprovalDecision:
@@ -128,16 +132,25 @@ class TurnJournal:
     async def _keep(self, step: Step | None, work: Work[T]) -> T:
         """Settle the step, if there is one, and do ``work`` in the same transaction."""
         if step is None:
-            return await self._run(work)
+            return await self._store(None, work)
 
         def both(connection: Connection) -> tuple[Settled, T]:
             rows.settle(connection, _step_row(self._turn, step))
             return self._charge(connection, step), work(connection)
 
-        settled, result = await _persist(self._run, self.timings, both)
+        settled, result = await self._store(step, both)
         self._note(settled)
         self._on_settled()
         return result
+
+    async def _store(self, step: Step | None, work: Work[T]) -> T:
+        """Execute a transaction that stores a step, or one that follows the step before it."""
+        if step is not None:
+            async with self._storing_step:
+                return await _persist(self._run, self.timings, work)
+        async with self._storing_step:
+            pass
+        return await _persist(self._run, self.timings, work)
 
     def _charge(self, connection: Connection, step: Step) -> Settled:
         return self._requested(self._budgets.settle(connection, self._turn, responses_of(step.messages)))
@@ -146,9 +159,8 @@ class TurnJournal:
         rows.start(connection, _call_row(self._turn, call), step and _step_row(self._turn, step))
         return Settled() if step is None else self._charge(connection, step)
 
-    def _finish(self, connection: Connection, call: Call) -> Settled:
+    def _finish(self, connection: Connection, call: Call, likely: int | None) -> Settled:
         rows.finish(connection, _call_row(self._turn, call))
-        likely = self._request.likely if self._request else None
         return self._requested(self._budgets.add_result(connection, self._turn, call.result, likely=likely))
 
     def _hold(self, connection: Connection, request: RequestTokens) -> Settled:
@@ -178,8 +190,12 @@ async def _persist(run: Persists, noted: TurnTimings, work: Work[T]) -> T:
 
 
 def settled_text(connection: Connection, turn: Turn) -> str:
+    """Return the text of the settled steps.
+
+    Steps that this version of the model library cannot read are left out; the turn fails when it runs.
+    """
     steps, _ = rows.load(connection, turn.id)
-    return text_of([message for row in steps for message in history.load(row["body"])])
+    return text_of([message for row in steps for message in history.load_readable(row["body"])])
 
 
 def call_of(row: Mapping[Any, Any]) -> Call:

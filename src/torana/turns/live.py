@@ -145,12 +145,16 @@ class LiveTurns:
         accepting transaction reserved tokens for it. Another replica has accepted the turn if it runs or waits
         ``elsewhere``.
         """
-        waited = self._live.get(turn.id)
-        ending = waited.ending if waited is not None else asyncio.get_running_loop().create_future()
-        self._live[turn.id] = one = LiveTurn(turn=turn, ending=ending, request=request)
+        one = self._live.get(turn.id)
+        if one is None:
+            ending = asyncio.get_running_loop().create_future()
+            self._live[turn.id] = one = LiveTurn(turn=turn, ending=ending)
+        one.turn, one.request = turn, request
         if not elsewhere:
             self.activity.publish_turn("turn.accepted", turn, state=turn.state)
         attempt = turn.attempt + (turn.state == "queued")
+        if self.log.attempt(turn.id) == attempt and self.log.text(turn.id) == settled:
+            return one  # registered before the turn was claimed
         self.log.open(turn.id, attempt=attempt)
         if attempt == 1:
             self.log.append(turn.id, "turn.accepted", {"id": turn.id, "channelId": turn.channel})

@@ -107,10 +107,10 @@ class Runner:
     def cancel(self, turn_id: str) -> None:
         """Interrupt a turn's model request and tools. It ends as cancelled unless its end is being written."""
         one = self.live.get(turn_id)
-        if one is None or one.task is None or one.cancelled:
+        if one is None or one.cancelled:
             return
-        one.cancelled = True
-        if one.slot is not None:
+        one.cancelled = True  # a turn that was claimed a moment ago ends before its agent starts
+        if one.task is not None and one.slot is not None:
             one.task.cancel()
 
     def steer(self, turn_id: str) -> None:
@@ -139,7 +139,7 @@ class Runner:
         with bind(turn_id=turn.id), self._trace(turn, one) as span:
             try:
                 ending = await self._answer(turn, one)
-            except Exception as error:  # noqa: BLE001 - as in _answer
+            except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
                 ending = self._failed(error)
             try:
                 ended, following, claimed = await self._record_end(turn, ending)
@@ -211,13 +211,10 @@ class Runner:
             self.start(following)
 
     async def _answer(self, turn: Turn, one: LiveTurn) -> Ending:
-        """Run the agent and return the turn's end; every error becomes the turn's failure."""
+        """Run the agent and return the turn's end. Errors of the agent become the turn's failure."""
         slot = Slot(slots=self._slots, user=_sharer(turn), timeout=self._turn_timeout)
         recorder = EventRecorder(self.live.log, self.live.sharing, turn.id, slot)
-        try:
-            journal = await self._open_journal(turn, one, recorder, slot)
-        except Exception as error:  # noqa: BLE001 - as below
-            return self._failed(error)
+        journal = await self._open_journal(turn, one, recorder, slot)
         recorder.begin(journal)
         one.timings = journal.timings
         one.timings.begin_queue(waited=time.monotonic() - one.since)

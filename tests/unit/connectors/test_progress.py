@@ -7,11 +7,16 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import Capabilities, RetryLater
+from torana.connectors.base import Capabilities, OutcomeUnknown, Repeat, RetryLater
+from torana.errors import StoreUnavailable
 from torana.messages import EVERYONE
+from torana.store.engine.database import Connection
+from torana.store.rows import deliveries
 from torana.store.rows.audit import Act
+from torana.store.rows.deliveries import Delivery
 from torana.testing import ScriptedModel
 from torana.testing.chat import Chat
 
@@ -96,3 +101,53 @@ async def test_reply_dropped_before_splitting_is_not_sent_in_part(open_gateway: 
 
     assert [one.text for one in await chat.shown(1)] == ["It …"]
     assert [row.state for row in await gateway.rows()] == ["dropped"]
+
+
+async def end_turn(gateway: Gateway, gate: asyncio.Event) -> None:
+    """Let the only turn end, and wait until its reply is delivered."""
+    (turn,) = gateway.turns.live
+    gate.set()
+    await gateway.turns.reader.wait_for_end(turn)
+    await gateway.hub.flush(within=20)
+
+
+@pytest.mark.parametrize("repeat", ["keyed", "readable"])
+@pytest.mark.parametrize("has_arrived", [True, False])
+async def test_unconfirmed_preview_becomes_the_reply(
+    open_gateway: Open, repeat: Repeat, has_arrived: bool
+) -> None:
+    chat = Chat(replace(GROWS, repeat=repeat), allow=["*"])
+    fault = OutcomeUnknown("the connection was lost")
+    fault.arrived = has_arrived  # pyright: ignore[reportAttributeAccessIssue]
+    chat.faults = [fault]
+    gate = asyncio.Event()
+    gateway = await open_gateway(chat, ScriptedModel(["It ", gate, "is 4."]))
+    await chat.say("2+2?")
+    await chat.called(1)
+    await end_turn(gateway, gate)
+
+    assert [one.text for one in await chat.shown(1)] == ["It is 4."]
+
+
+async def test_preview_whose_id_cannot_be_stored_at_once_becomes_the_reply(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = Chat(GROWS, allow=["*"])
+    gate, refused = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    record = deliveries.record_preview
+
+    def refuse_once(connection: Connection, number: int, shown_as: str) -> Delivery:
+        monkeypatch.setattr(deliveries, "record_preview", record)
+        loop.call_soon_threadsafe(refused.set)
+        raise StoreUnavailable
+
+    monkeypatch.setattr(deliveries, "record_preview", refuse_once)
+    gateway = await open_gateway(chat, ScriptedModel(["It ", gate, "is 4."]))
+    await chat.say("2+2?")
+    await refused.wait()
+    gate.set()
+    await chat.called(2)
+    await gateway.hub.flush(within=20)
+
+    assert [one.text for one in await chat.shown(1)] == ["It is 4."]

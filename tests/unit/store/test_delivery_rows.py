@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -125,7 +126,9 @@ def test_deliveries_of_a_removed_account_are_marked_until_it_returns(engine: Eng
         rows.end(
             connection, add(connection, "held", account="gone").number, "refused", AT, reason="no such chat"
         )
-        rows.put_back(connection, add(connection, "here"), due_at=AT, reason="down")
+        here = add(connection, "here")
+        rows.begin(connection, here, AT)
+        rows.put_back(connection, replace(here, tries=1), due_at=AT, reason="down")
         others = [("refused", "no such chat"), ("pending", "down")]
 
         rows.sweep(connection, ["home"], AT)

@@ -931,6 +931,25 @@ async def test_http_yes_does_not_answer_a_question_not_yet_shown(
     assert desk.done == ["1 to ana"]
 
 
+async def test_caller_of_a_retried_turn_receives_its_question(boot: Boot, desk: Desk, message: Message) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel([LookupError()], [gate, "first"], [pay()], "done")
+    gateway = await boot(model, desk.toolset())
+    failed = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
+    await gateway.turns.accept(message("other"))
+    again = await gateway.turns.retry(failed.owner, failed.id)
+    question = asyncio.ensure_future(gateway.turns.open_approvals.wait_for_question(again))
+    events = asyncio.ensure_future(gateway.watch(again))
+    await gateway.model.asked(2)
+    gate.set()
+
+    async with asyncio.timeout(20):
+        assert await question is not None
+    await gateway.turns.cancel(again.owner, again.id)
+    ids = [event.id for event in await events]
+    assert len(ids) == len(set(ids))
+
+
 async def test_repeated_http_yes_answers_one_question(boot: Boot, desk: Desk, message: Message) -> None:
     gateway = await boot(ScriptedModel([pay(1, id_="a")], [pay(2, id_="b")]), desk.toolset())
     turn = await gateway.turns.accept(message())

@@ -11,9 +11,10 @@ from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 
 from torana.errors import NotFailed, NotFound
-from torana.messages import Inbound
+from torana.messages import Inbound, Turn
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
+from torana.turns import Runner
 
 Boot = Callable[..., Awaitable[Any]]
 Message = Callable[..., Inbound]
@@ -114,6 +115,31 @@ async def test_retried_turn_cancelled_while_waiting_keeps_its_settled_text(
     await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message("and now?")))
     shown = [part.content for message in gateway.model.requests[3].messages for part in message.parts]
     assert shown[:2] == ["count", "One.\n\n(Cancelled at this point.)"]
+
+
+async def test_turn_cancelled_between_its_claim_and_its_start_does_not_run(
+    boot: Boot, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    gateway = await boot(ScriptedModel([LookupError()], [gate, "one"], [asyncio.Event()]))
+    failed = await gateway.turns.reader.wait_for_end(await gateway.turns.accept(message()))
+    await gateway.turns.accept(message("other"))
+    again = await gateway.turns.retry(failed.owner, failed.id)
+    adopt = Runner.adopt
+    cancelling: asyncio.Future[asyncio.Task[Turn]] = asyncio.get_running_loop().create_future()
+
+    async def cancel_and_adopt(runner: Runner, turn: Turn) -> None:
+        task = asyncio.create_task(gateway.turns.cancel(turn.owner, turn.id))
+        cancelling.set_result(task)
+        await gateway.look()  # the cancellation is stored
+        await adopt(runner, turn)
+
+    monkeypatch.setattr(Runner, "adopt", cancel_and_adopt)
+    gate.set()
+    cancelled = await (await cancelling)
+
+    assert (cancelled.id, cancelled.state) == (again.id, "cancelled")
+    assert len(gateway.model.requests) == 2
 
 
 async def test_concurrent_cancellations_both_return_the_cancelled_turn(boot: Boot, message: Message) -> None:

@@ -22,9 +22,11 @@ from pydantic_ai.messages import (
 )
 
 from torana.agent.journal_hooks import UNKNOWN_OUTCOME
+from torana.errors import StoreUnavailable
 from torana.messages import Inbound, Turn
 from torana.sessions import history
 from torana.store.engine import tables
+from torana.store.rows import journal as rows
 from torana.store.rows.transcript import newest
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
@@ -65,6 +67,13 @@ class Workshop:
         self.done.append("count")
         return {"lines": [1, 2.5, None, True], "name": "é"}
 
+    async def nested(self) -> list[Any]:
+        """Return a list with more levels than parsers of JSON read."""
+        value: list[Any] = []
+        for _ in range(220):
+            value = [value]
+        return value
+
     async def wrapped(self) -> ToolReturn[str]:
         """Return a result with additional content."""
         self.done.append("wrapped")
@@ -86,6 +95,7 @@ class Workshop:
             self.fail,
             self.again,
             self.count,
+            self.nested,
             self.wrapped,
         ]
         for function in functions:
@@ -217,6 +227,44 @@ async def test_parallel_calls_are_resumed_by_their_own_state(
         "write-c": UNKNOWN_OUTCOME,
         "fail-None": "there is no more paper",
     }
+
+
+async def test_parallel_call_does_not_run_before_its_step_is_stored(
+    boot: Boot, shop: Workshop, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    start = rows.start
+
+    def refuse_steps(connection: sa.Connection, call: dict[str, Any], step: dict[str, Any] | None) -> None:
+        if step is not None:
+            loop.call_soon_threadsafe(refused.set)
+            raise StoreUnavailable
+        start(connection, call, step)
+
+    monkeypatch.setattr(rows, "start", refuse_steps)
+    before = await boot(ScriptedModel([call("write", "a"), call("write", "b")]), shop.toolset())
+    turn = await before.turns.accept(message())
+    await refused.wait()
+    await before.look()
+    await before.crash()
+    assert shop.done == []
+
+    monkeypatch.setattr(rows, "start", start)
+    after = await boot(ScriptedModel([call("write", "a"), call("write", "b")], "done"), shop.toolset())
+    await after.turns.reader.wait_for_end(turn)
+
+    assert shop.done == ["a", "b"]
+
+
+async def test_deeply_nested_values_can_be_read_after_a_crash(
+    boot: Boot, shop: Workshop, message: Message
+) -> None:
+    before = await boot(ScriptedModel([call("nested")], [call("write", "b")]), shop.toolset())
+    turn = await crash_at(shop, before, message(), "b")
+
+    after = await boot(ScriptedModel("done"), shop.toolset())
+    assert (await after.turns.reader.wait_for_end(turn)).reply == "done"
 
 
 async def test_failed_and_retry_results_are_replayed_unchanged(

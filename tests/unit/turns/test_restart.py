@@ -6,15 +6,19 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from pydantic_ai.messages import ToolCallPart
 
 from torana.errors import Draining
 from torana.messages import GATEWAY_OWNER, Inbound, Turn
 from torana.store.engine.database import Database
+from torana.store.engine.tables import steps
 from torana.store.rows.reports.turn_lists import TurnFilter, newest
 from torana.testing import ScriptedModel
-from torana.turns import Turns
+from torana.turns import Turns, inbox
 
 OpenTurns = Callable[..., Turns]
 OpenDatabase = Callable[[], Database]
@@ -252,3 +256,50 @@ async def test_yes_without_open_approval_is_refused_during_the_stop(
 
 async def collect(turns: Turns, turn: Turn) -> list[str]:
     return [event.type async for event in turns.reader.events(turn)]
+
+
+async def test_stop_does_not_wait_for_an_acceptance_of_unknown_outcome(
+    open_turns: OpenTurns, message: Message, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection to the server was lost at a COMMIT, and the server does not come back."""
+    monkeypatch.setattr(inbox, "_UNWRITTEN", 0.01)
+    turns = open_turns(ScriptedModel("never"))
+    commit = database._commit  # pyright: ignore[reportPrivateUsage]
+    begun = threading.Event()
+
+    def lose_first_answer(*arguments: Any) -> Any:
+        if begun.is_set():
+            return commit(*arguments)
+        begun.set()
+        return None
+
+    monkeypatch.setattr(database, "_commit", lose_first_answer)
+    accepting = asyncio.ensure_future(turns.accept(message()))
+    await asyncio.to_thread(begun.wait)
+
+    async with asyncio.timeout(20):
+        await turns.stop(grace=0)
+    assert not accepting.done()
+    accepting.cancel()
+
+
+async def test_turn_with_an_unreadable_journal_fails_alone(
+    open_turns: OpenTurns, open_database: OpenDatabase, message: Message, database: Database
+) -> None:
+    before = open_turns(
+        ScriptedModel(["One.", ToolCallPart("calculate", {"expression": "1"})], [asyncio.Event()])
+    )
+    broken = await before.accept(message("count", channel="broken"))
+    async for event in before.reader.events(broken):
+        if event.type == "tool.finished":
+            break
+    await before.stop(grace=0)
+    unknown = sa.update(steps).values(body=b'[{"kind": "of a later version"}]')
+    await database.run(lambda connection: connection.execute(unknown))
+
+    after = open_turns(ScriptedModel("hello"), database=open_database())
+    await after.start()
+
+    assert (await after.reader.wait_for_end(broken)).state == "failed"
+    other = await after.accept(message("hi", channel="other"))
+    assert (await after.reader.wait_for_end(other)).reply == "hello"

@@ -382,11 +382,11 @@ class Feishu(Connector[FeishuSettings]):
     async def _is_ours(self, message_id: str) -> bool:
         """Return whether the bot has sent a message; an event does not name the author of its parent."""
         if self._http is None:
-            return False
+            raise RetryLater("there is no connection")
         try:
             path = f"/open-apis/im/v1/messages/{quote(message_id, safe='')}"
             found = await self._api.call(self._http, "GET", path)
-        except (PermanentError, RetryLater, OutcomeUnknown):
+        except PermanentError:
             return False
         items = as_object(found.get("data")).get("items")
         first = as_object(cast("list[object]", items)[0]) if isinstance(items, list) and items else {}

@@ -19,7 +19,7 @@ from torana.connectors.runtime.outbox import Outbox
 from torana.connectors.runtime.progress import ProgressReporter
 from torana.connectors.runtime.supervisor import AccountLease, Status, Supervisor
 from torana.messages import Turn
-from torana.store.engine.database import Database
+from torana.store.engine.database import Connection, Database
 from torana.store.rows import deliveries
 
 #: Seconds between two runs of ``deliveries.sweep``.
@@ -281,13 +281,17 @@ class _DeliverySweeper:
     async def set_accounts(self, accounts: Collection[str]) -> None:
         """Set the accounts of the settings; remove the subscriptions of others, and sweep their deliveries."""
         self._accounts = accounts
-        await self._database.run(partial(deliveries.keep_subscriptions, accounts=accounts))
         await self._sweep()
 
     async def _sweep(self) -> None:
-        work = partial(deliveries.sweep, accounts=self._accounts, now=self._clock())
+        accounts, now = self._accounts, self._clock()
+
+        def sweep(connection: Connection) -> None:
+            deliveries.keep_subscriptions(connection, accounts)
+            deliveries.sweep(connection, accounts, now)
+
         try:
-            await self._database.run(work)
+            await self._database.run(sweep)
         except Exception as error:  # noqa: BLE001 - the next sweep may succeed
             _log.warning("deliveries_not_swept", exc_info=error)
 

@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Any
 from weakref import WeakValueDictionary
 
-from torana.connectors.base import Connector, ConnectorSettings, IncomingMessage
+from torana.connectors.base import Connector, ConnectorSettings, IncomingMessage, OutcomeUnknown, RetryLater
 from torana.connectors.registry import Account
 from torana.connectors.runtime.addressing import channel_of, dump_place
 from torana.connectors.runtime.attachments import AttachmentFetcher, MessageFiles
@@ -149,7 +149,7 @@ class Ingress:
             or await self._turns.reader.find_by_platform_message(self._account, _id(heard.id)) is not None
         ):
             return
-        if not await heard.is_for_us():
+        if not await _is_for_us(heard):
             return
         try:
             async with self._from_senders.count(heard.sender.id):
@@ -244,6 +244,18 @@ class Ingress:
         )
         await self._database.run(work)
         self._taken(None)
+
+
+async def _is_for_us(heard: IncomingMessage) -> bool:
+    """Return whether a message is addressed to the account; false if the platform does not say so in time."""
+    for pause in _PAUSES:
+        try:
+            return await heard.is_for_us()
+        except (RetryLater, OutcomeUnknown) as error:
+            reason = str(error)
+        await asyncio.sleep(pause)
+        _log.warning("reply_not_attributed", extra={"reason": reason})
+    return False
 
 
 def _is_name(sender: str) -> bool:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from torana.aio import wait_first
 from torana.connectors.base import Capabilities, Connector, Part, PermanentError, RetryLater
@@ -21,7 +20,7 @@ from torana.errors import StoreUnavailable
 from torana.measurements import Measurements
 from torana.store.engine.database import Database
 from torana.store.rows import deliveries
-from torana.store.rows.deliveries import FRESH, Delivery
+from torana.store.rows.deliveries import FRESH, UNCONFIRMED, Delivery
 from torana.supervision import backoff
 from torana.tracing import SpanDetails, SpanPlace
 from torana.turns.events.activity import Activity
@@ -86,38 +85,34 @@ class Outbox:
         try:
             while True:
                 self._woken.clear()
-                for delivery in await self._due():
+                due, pause = await self._due()
+                for delivery in due:
                     task = asyncio.create_task(self._attempt(connector, delivery), name=delivery.id)
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
-                await wait_first(self._woken, self.pause(self._look_in))
+                await wait_first(self._woken, self.pause(pause))
         finally:
             for task in list(tasks):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _due(self) -> list[Delivery]:
-        """Return the deliveries that can be sent now, one part for each line, and plan the next check."""
+    async def _due(self) -> tuple[list[Delivery], float]:
+        """Return the deliveries to send now, one part for each line, and the seconds to the next check."""
         now = self.clock()
         try:
             heads = await self.database.run(partial(deliveries.heads, account=self.account, now=now))
         except StoreUnavailable:
-            self._look_in = 1.0
-            return []
+            return [], 1.0
         waiting = [head for head in heads if head.line not in self._busy]
         # A due time that is later than the expiry of every reply was set by a clock that was ahead.
         later = [head for head in waiting if now < head.due_at <= now + FRESH]
-        self._look_in = min(
-            [
-                _CHECK_INTERVAL if self.database.replica is None else _SHARED_CHECK_INTERVAL,
-                *((head.due_at - now).total_seconds() for head in later),
-            ]
-        )
+        interval = _CHECK_INTERVAL if self.database.replica is None else _SHARED_CHECK_INTERVAL
+        pause = min([interval, *((head.due_at - now).total_seconds() for head in later)])
         due = [head for head in waiting if head not in later][: max(0, _PARALLEL_LINES - len(self._busy))]
         self._busy.update(head.line for head in due)
         if not self._busy:
             self._idle.set()
-        return due
+        return due, pause
 
     async def _attempt(self, connector: Connector[Any], delivery: Delivery) -> None:
         try:
@@ -136,10 +131,11 @@ class Outbox:
 
     async def _send(self, connector: Connector[Any], delivery: Delivery) -> None:
         await self.settled(delivery)
-        cut = delivery if delivery.is_cut else await self._split_into_parts(connector.abilities, delivery)
-        if cut is None:
-            return  # the delivery was dropped meanwhile, or its question was closed
-        delivery = cut
+        if not delivery.is_cut:
+            first = await self._split_into_parts(connector.abilities, delivery)
+            if first is None:
+                return  # the delivery was dropped meanwhile, or its question was closed
+            delivery = first
         loop = asyncio.get_running_loop()
         part = await loop.run_in_executor(self.rendering, _part, connector.abilities, delivery)
         await self._take_turn(connector.abilities.pace)
@@ -185,6 +181,9 @@ class Outbox:
         return await self.database.run(work)
 
     async def _send_or_find(self, connector: Connector[Any], delivery: Delivery, part: Part) -> str:
+        if delivery.shown_as == UNCONFIRMED:
+            preview = replace(part, key=delivery.preview_key, number=0)
+            part = replace(part, edits=await connector.confirm(preview))
         if delivery.unsure and connector.abilities.repeat == "readable" and part.edits is None:
             found = await connector.find(part)
             if found is not None:
@@ -193,9 +192,7 @@ class Outbox:
 
     async def _on_refused(self, delivery: Delivery, reason: str) -> None:
         if delivery.shown_as is not None:  # the preview is gone: send the part as a new message
-            again = replace(delivery, shown_as=None)
-            work = partial(deliveries.put_back, delivery=again, due_at=self.clock(), reason=reason)
-            await self.database.run(work)
+            await self._put_back(replace(delivery, shown_as=None), self.clock(), reason)
             return
         _log.warning("delivery_refused", extra={"delivery_id": delivery.id, "reason": reason})
         await self._end(delivery, "refused", reason)
@@ -204,16 +201,19 @@ class Outbox:
         """Wait as long as the platform requests; the whole account waits: the limit may apply to all chats."""
         if seconds is not None:
             self._free_at = max(self._free_at, asyncio.get_running_loop().time() + seconds)
-        wait = seconds or backoff(
-            delivery.tries - 1, first=_FIRST_PAUSE
-        )  # repeated retries after 0 s would be a hot loop
-        due_at = self.clock() + timedelta(seconds=wait)
-        await self.database.run(partial(deliveries.put_back, delivery=delivery, due_at=due_at, reason=reason))
+        # Repeated retries after 0 s would be a hot loop.
+        wait = seconds or backoff(delivery.tries - 1, first=_FIRST_PAUSE)
+        await self._put_back(delivery, self.clock() + timedelta(seconds=wait), reason)
+
+    async def _put_back(self, delivery: Delivery, due_at: datetime, reason: str) -> None:
+        """Store that a part has not arrived; retry until the store accepts it, as the outcome is certain."""
+        work = partial(deliveries.put_back, delivery=delivery, due_at=due_at, reason=reason)
+        await self.database.persist(work, pause=self.pause)
 
     async def _unsure(self, connector: Connector[Any], delivery: Delivery, reason: str) -> None:
         """Repeat or end a delivery that may have arrived: see ``Repeat``. An edit can always be repeated."""
         again = replace(delivery, unsure=delivery.unsure + 1)
-        is_safe = connector.abilities.repeat != "blind" or delivery.shown_as is not None
+        is_safe = connector.abilities.repeat != "blind" or bool(delivery.shown_as)
         may_repeat = connector.settings.on_ambiguous == "resend" and delivery.unsure == 0
         if not is_safe and not may_repeat:
             _log.warning("delivery_ambiguous", extra={"delivery_id": delivery.id, "reason": reason})
@@ -242,11 +242,11 @@ class Outbox:
 
 
 def _part(abilities: Capabilities, delivery: Delivery) -> Part:
-    mark = REPEATED if delivery.unsure and abilities.repeat == "blind" and delivery.shown_as is None else ""
+    mark = REPEATED if delivery.unsure and abilities.repeat == "blind" and not delivery.shown_as else ""
     return Part(
-        key=str(UUID(delivery.id.removeprefix("dlv_"))),
+        key=delivery.key,
         place=read_place(delivery.place),
         text=mark + abilities.render(delivery.text),
         number=delivery.part,
-        edits=delivery.shown_as,
+        edits=delivery.shown_as or None,
     )

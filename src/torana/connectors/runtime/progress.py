@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid5
 
 from torana.aio import wait_first
 from torana.connectors.base import Capabilities, Connector, Part, Place, RetryLater
@@ -98,9 +97,7 @@ class ProgressReporter:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 showing.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(typing, return_exceptions=True)
-            await asyncio.gather(showing, return_exceptions=True)
+            await asyncio.gather(typing, showing, return_exceptions=True)
 
     async def _type(self, place: Place) -> None:
         while True:
@@ -133,7 +130,7 @@ class ProgressReporter:
         """Show the text; return False if there is no preview, or an earlier call's outcome is unknown."""
         work = partial(deliveries.preview, turn=turn, text=text, at=self.clock())
         found = await self.database.run(work)
-        if found is None or not (found.is_new or found.row.shown_as is not None):
+        if found is None or not (found.is_new or found.row.shown_as):
             return False
         await self._send_preview(connector, place, found.row, found.text)
         return True
@@ -141,13 +138,12 @@ class ProgressReporter:
     async def _send_preview(self, connector: Connector[Any], place: Place, row: Delivery, text: str) -> None:
         loop = asyncio.get_running_loop()
         rendered = await loop.run_in_executor(self.rendering, _preview, text, connector.abilities)
-        # The key differs from the reply's: a platform that has seen the reply's key would drop the reply.
-        key = str(uuid5(UUID(row.id.removeprefix("dlv_")), "preview"))
-        part = Part(key=key, place=place, text=rendered, edits=row.shown_as)
+        part = Part(key=row.preview_key, place=place, text=rendered, edits=row.shown_as or None)
         async with asyncio.timeout(_CALL):
             shown_as = await connector.send(part)
-        if row.shown_as is None:
-            await self.database.run(partial(deliveries.record_preview, number=row.number, shown_as=shown_as))
+        if not row.shown_as:
+            record = partial(deliveries.record_preview, number=row.number, shown_as=shown_as)
+            await self.database.persist(record, pause=self.pause)
 
     def _every(self) -> float:
         connector = self.connector()

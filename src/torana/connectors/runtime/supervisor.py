@@ -79,15 +79,17 @@ class AccountLease:
         return AccountRecords(database=self.database, account=name, holder=self.holder)
 
     async def _take(self, name: str) -> datetime:
-        now = self.clock()
-        until = now + self.duration
-        work = partial(leases.take, account=name, holder=self.holder, now=now, until=until)
-        if not await self.database.run(work):
+        until = self.clock() + self.duration
+        if not await self.database.run(partial(self._take_in, name=name)):
             raise _StandBy(
                 "another process, or another account of the settings, listens with these credentials",
                 seconds=_STANDBY,
             )
         return until
+
+    def _take_in(self, connection: Connection, name: str) -> bool:
+        now = leases.shared_time(connection, self.clock())
+        return leases.take(connection, name, self.holder, now=now, until=now + self.duration)
 
     async def _renew(self, name: str, until: datetime) -> None:
         """Renew the lease three times in its duration, until it cannot be renewed."""

@@ -168,7 +168,8 @@ class Database(ABC):
 
         For facts that must not be lost. ``pause`` waits between attempts. ``delayed`` is set while a full or
         unwritable disk has been the reason for more than ``DELAY`` seconds. Each attempt holds a ``slot``,
-        which limits the concurrent transactions.
+        which limits the concurrent transactions. A repeated transaction is executed after others that were
+        passed to ``run`` later.
         """
         unkept = _PendingWrite()
         timer: asyncio.TimerHandle | None = None

@@ -3,6 +3,7 @@
 ::
 
     preview -> pending <-> sending -> sent | ambiguous | refused     pending -> stale | dropped
+    ambiguous | refused | stale -> pending (by the operator)
 
 A line (an account's chat and thread) is delivered in the order of ``number``; the parts of a text take the
 position of the first part.
@@ -15,6 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID, uuid5
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -32,6 +34,9 @@ FRESH = timedelta(hours=24)
 
 #: The reason of deliveries whose account is missing or disabled in the settings.
 _NOT_CONFIGURED = "account is not configured"
+
+#: ``shown_as`` of a preview that may be shown and whose id on the platform is not known.
+UNCONFIRMED = ""
 
 #: Finished deliveries are stored for this long.
 _KEPT = timedelta(days=30)
@@ -72,6 +77,16 @@ class Delivery:
     shown_as: str | None = None
     reason: str | None = None
     ended_at: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the key by which platforms recognise a repeated attempt."""
+        return str(UUID(self.id.removeprefix("dlv_")))
+
+    @property
+    def preview_key(self) -> str:
+        """Return the key of the preview: a platform that has seen the reply's key would drop the reply."""
+        return str(uuid5(UUID(self.key), "preview"))
 
 
 def add(connection: Connection, turn: Turn, *, subscribed: bool = True) -> None:
@@ -197,7 +212,7 @@ def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> Prev
     if connection.execute(_WAITING, {"account": turn.account, "line": turn.channel}).first() is not None:
         return None
     values = _new(turn.account, turn.channel, turn.place, text, at)
-    values |= {"owner": turn.owner, "turn_id": turn.id, "state": "preview", "tries": 1}
+    values |= {"owner": turn.owner, "turn_id": turn.id, "state": "preview", "tries": 1, "shown_as": UNCONFIRMED}
     row = connection.execute(_INSERT_RETURNING, values).mappings().one()
     return Preview(row=_delivery(row), is_new=True, text=text)
 
@@ -253,9 +268,8 @@ def cut(connection: Connection, delivery: Delivery, pieces: Sequence[str], rest:
 def begin(connection: Connection, delivery: Delivery, at: datetime) -> bool:
     """Mark a part as being sent; return False if it was dropped or its text has changed."""
     if delivery.turn_id is not None and _QUESTIONS <= delivery.part < _EVENTS:
-        approvals.drop_closed_questions(
-            connection, delivery.turn_id, at
-        )  # the question may have been closed while it was being sent
+        # The question may have been closed while it was being sent.
+        approvals.drop_closed_questions(connection, delivery.turn_id, at)
     return connection.execute(_BEGIN, {"key": delivery.number, "was": delivery.text}).rowcount > 0
 
 
@@ -283,10 +297,13 @@ def record_sent(connection: Connection, number: int, shown_as: str, at: datetime
 
 
 def put_back(connection: Connection, delivery: Delivery, *, due_at: datetime, reason: str) -> None:
-    """Queue a part for another attempt at ``due_at``, with the counts and platform id of ``delivery``."""
+    """Queue a part for another attempt at ``due_at``, with the counts and platform id of ``delivery``.
+
+    Does nothing after another attempt has begun: another replica may have taken over the account.
+    """
     values = {"unsure": delivery.unsure, "shown_as": delivery.shown_as}
     values |= {"state": "pending", "due_at": due_at, "reason": reason}
-    connection.execute(_UPDATE, {"key": delivery.number} | values)
+    connection.execute(_PUT_BACK, {"key": delivery.number, "was_tries": delivery.tries} | values)
 
 
 def get(connection: Connection, owner: str, delivery_id: str) -> Delivery | None:
@@ -387,6 +404,7 @@ _INSERT_RETURNING = sa.insert(deliveries).returning(*deliveries.c)
 _GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _ONE = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _UPDATE = unread(_ONE)
+_PUT_BACK = unread(_ONE.where(deliveries.c.state == "sending", deliveries.c.tries == sa.bindparam("was_tries")))
 _SET_ASIDE = (
     sa.update(deliveries)
     .where(deliveries.c.turn_id == sa.bindparam("of_turn"))

@@ -9,6 +9,13 @@ from sqlalchemy.engine import Connection
 
 from torana.store.engine.tables import leases
 
+_SERVER_TIME = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
+
+
+def shared_time(connection: Connection, local: datetime) -> datetime:
+    """Return the time of the PostgreSQL server, because the clocks of replicas may differ, else ``local``."""
+    return connection.execute(_SERVER_TIME).scalar_one() if connection.dialect.name == "postgresql" else local
+
 
 def take(connection: Connection, account: str, holder: str, *, now: datetime, until: datetime) -> bool:
     """Take or renew the account's lease; return False while another holder has it.

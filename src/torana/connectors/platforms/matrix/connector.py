@@ -342,8 +342,8 @@ class Matrix(Connector[MatrixSettings]):
     async def _is_ours(self, room: nio.MatrixRoom, event_id: str) -> bool:
         try:
             event = await self._home.call("GET", f"/rooms/{quoted(room.room_id)}/event/{quoted(event_id)}")
-        except (PermanentError, RetryLater, OutcomeUnknown):
-            return False  # an id from a sender must not end the connection
+        except PermanentError:
+            return False
         return event.get("sender") == self._home.user_id
 
     def _attachment(self, content: Mapping[str, Any], kind: str) -> Attachment:

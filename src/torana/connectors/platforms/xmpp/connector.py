@@ -160,6 +160,10 @@ class Xmpp(Connector[XmppSettings]):
                 wait.cancel()
         return part.edits or message["id"]
 
+    async def confirm(self, part: Part) -> str | None:
+        """Return the part's id, which is its key. A client that does not know it shows an edit as a message."""
+        return part.key
+
     async def typing(self, place: Place) -> None:
         if self._client is not None and place.chat not in self._rooms:
             self._check_recipient(place)
