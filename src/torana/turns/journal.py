@@ -102,8 +102,7 @@ class TurnJournal:
 
     async def finish(self, call: Call) -> None:
         self.timings.end_call(call.step, call.id, "completed" if call.state == "completed" else "failed")
-        likely = self._request.likely if self._request else None  # once: the transaction may be repeated
-        self._note(await _persist(self._run, self.timings, partial(self._finish, call=call, likely=likely)))
+        self._note(await _persist(self._run, self.timings, partial(self._finish, call=call)))
         self._on_settled()
 
     async def ask(self, question: Question, step: Step | None) -> ApprovalDecision:
@@ -159,8 +158,9 @@ class TurnJournal:
         rows.start(connection, _call_row(self._turn, call), step and _step_row(self._turn, step))
         return Settled() if step is None else self._charge(connection, step)
 
-    def _finish(self, connection: Connection, call: Call, likely: int | None) -> Settled:
+    def _finish(self, connection: Connection, call: Call) -> Settled:
         rows.finish(connection, _call_row(self._turn, call))
+        likely = self._request.likely if self._request else None
         return self._requested(self._budgets.add_result(connection, self._turn, call.result, likely=likely))
 
     def _hold(self, connection: Connection, request: RequestTokens) -> Settled:

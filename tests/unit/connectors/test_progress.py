@@ -133,19 +133,19 @@ async def test_preview_whose_id_cannot_be_stored_at_once_becomes_the_reply(
     open_gateway: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = Chat(GROWS, allow=["*"])
-    gate, refused = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
+    gate, refused = asyncio.Event(), threading.Event()
     record = deliveries.record_preview
 
     def refuse_once(connection: Connection, number: int, shown_as: str) -> Delivery:
-        monkeypatch.setattr(deliveries, "record_preview", record)
-        loop.call_soon_threadsafe(refused.set)
+        if refused.is_set():
+            return record(connection, number, shown_as)
+        refused.set()
         raise StoreUnavailable
 
     monkeypatch.setattr(deliveries, "record_preview", refuse_once)
     gateway = await open_gateway(chat, ScriptedModel(["It ", gate, "is 4."]))
     await chat.say("2+2?")
-    await refused.wait()
+    await asyncio.to_thread(refused.wait)
     gate.set()
     await chat.called(2)
     await gateway.hub.flush(within=20)
