@@ -98,7 +98,8 @@ class TurnJournal:
 
     async def start(self, call: Call, step: Step | None) -> None:
         self.timings.begin_call(call.step, call.id, call.tool)
-        self._note(await self._store(step, partial(self._start, call=call, step=step)))
+        persist = partial(_persist, self._run, self.timings, partial(self._start, call=call, step=step))
+        self._note(await _in_order(self._storing_step, step, persist))
 
     async def finish(self, call: Call) -> None:
         self.timings.end_call(call.step, call.id, "completed" if call.state == "completed" else "failed")
@@ -130,26 +131,18 @@ class TurnJournal:
 
     async def _keep(self, step: Step | None, work: Work[T]) -> T:
         """Settle the step, if there is one, and do ``work`` in the same transaction."""
+        persist = partial(_persist, self._run, self.timings)
         if step is None:
-            return await self._store(None, work)
+            return await _in_order(self._storing_step, step, partial(persist, work))
 
         def both(connection: Connection) -> tuple[Settled, T]:
             rows.settle(connection, _step_row(self._turn, step))
             return self._charge(connection, step), work(connection)
 
-        settled, result = await self._store(step, both)
+        settled, result = await _in_order(self._storing_step, step, partial(persist, both))
         self._note(settled)
         self._on_settled()
         return result
-
-    async def _store(self, step: Step | None, work: Work[T]) -> T:
-        """Execute a transaction that stores a step, or one that follows the step before it."""
-        if step is not None:
-            async with self._storing_step:
-                return await _persist(self._run, self.timings, work)
-        async with self._storing_step:
-            pass
-        return await _persist(self._run, self.timings, work)
 
     def _charge(self, connection: Connection, step: Step) -> Settled:
         return self._requested(self._budgets.settle(connection, self._turn, responses_of(step.messages)))
@@ -174,6 +167,16 @@ class TurnJournal:
     def _note(self, settled: Settled) -> None:
         self._budgets.log_warnings(settled.warned)
         self._refusal = self._refusal or settled.refusal
+
+
+async def _in_order(storing_step: asyncio.Lock, step: Step | None, store: Callable[[], Awaitable[T]]) -> T:
+    """Store something with a step, or else after the step that is being stored."""
+    if step is not None:
+        async with storing_step:
+            return await store()
+    async with storing_step:
+        pass
+    return await store()
 
 
 async def _persist(run: Persists, noted: TurnTimings, work: Work[T]) -> T:
