@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Depends, Path
 from starlette.requests import Request
 
 from torana.api.services import Services
-from torana.api.user_ids import read_user_id
-from torana.errors import NotFound, ScopeMissing
-from torana.messages import EVERYONE, ID_LIMIT, Principal, Scope, utc_now
+from torana.errors import ScopeMissing
+from torana.messages import EVERYONE, Principal, Scope, utc_now
 from torana.store.rows.audit import Act
 
 
@@ -63,19 +59,3 @@ class RequiredScopes:
             is_missing = is_missing or self._unbound not in principal.scopes
         if is_missing:
             raise ScopeMissing(self.missing)
-
-
-_UserSegment = Annotated[str, Path(alias="user_id", max_length=6 * ID_LIMIT)]
-
-
-async def _user_in_path(request: Request, segment: _UserSegment) -> str:
-    user = read_user_id(segment)
-    principal = current_principal(request)
-    may_name = principal.user is None and not principal.scopes.isdisjoint(("admin", "impersonate"))
-    if principal.user != user and not may_name:
-        raise NotFound(f"there is no user {segment!r}")
-    return user
-
-
-#: The user of ``/v1/users/{user_id}/…``. Raises ``NotFound`` for a token that may not name this user.
-UserInPath = Annotated[str, Depends(_user_in_path)]

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Header, Path, Query
+from fastapi import Depends, Header, Path, Query, Request
 
-from torana.errors import InvalidField
+from torana.api.dependencies import current_principal
+from torana.api.user_ids import read_user_id
+from torana.errors import InvalidField, NotFound
+from torana.messages import ID_LIMIT
 from torana.paging import LARGEST_PAGE, PAGE_CHARACTERS, read_time
 
 Id = Annotated[str, Path(max_length=100)]
@@ -71,3 +74,19 @@ def time_of(name: str, text: str) -> datetime | None:
     if time is None:
         raise InvalidField(f"`{name}` must be a time with a time zone, such as 2026-05-01T00:00:00Z.")
     return time
+
+
+_UserSegment = Annotated[str, Path(alias="user_id", max_length=6 * ID_LIMIT)]
+
+
+async def _user_in_path(request: Request, segment: _UserSegment) -> str:
+    user = read_user_id(segment)
+    principal = current_principal(request)
+    may_name = principal.user is None and not principal.scopes.isdisjoint(("admin", "impersonate"))
+    if principal.user != user and not may_name:
+        raise NotFound(f"there is no user {segment!r}")
+    return user
+
+
+#: The user of ``/v1/users/{user_id}/…``. Raises ``NotFound`` for a token that may not name this user.
+UserInPath = Annotated[str, Depends(_user_in_path)]

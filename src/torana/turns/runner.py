@@ -98,10 +98,10 @@ class Runner:
         self.start(turn)
 
     async def start_alone(self, turn: Turn) -> None:
-        """Run a turn; return when it has settled a step, waits for an approval, or has ended."""
+        """Run a claimed turn; return when it has settled a step, waits for an approval, or has ended."""
+        await self.adopt(turn)
         one = self.live.get(turn.id)
         assert one is not None  # noqa: S101 - as in start
-        self.start(turn)
         await one.settled.wait()
 
     def cancel(self, turn_id: str) -> None:

@@ -256,6 +256,34 @@ async def test_turn_of_an_ended_replica_is_ended_and_taken_up_once(
     assert await third.database.run(end) == []
 
 
+async def test_events_of_an_isolated_turn_do_not_repeat_the_text_of_another_replica(
+    open_replica: Open, message: Message, postgres_url: str
+) -> None:
+    first, second = await open_replica([asyncio.Event()]), await open_replica("4")
+    turn = await first.turns.accept(message())
+    await first.until_asked()
+    waiting = await second.wait_for_end(turn)
+    second.turns.live.log.append(turn.id, "message.delta", {"text": "4"})  # as over Redis
+    for replica in (first, second):
+        await replica.turns.replicas.stop()  # the first replica must not notice it
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("UPDATE turns SET replica = 'rep_ended', crashes = 2")
+
+    await second.turns.replicas.check()
+
+    assert (await soon(waiting)).reply == "4"
+    text = ""
+    async for event in second.turns.reader.events(turn):
+        match event.type:
+            case "message.delta":
+                text += event.data["text"]
+            case "turn.resumed" | "message.snapshot":
+                text = event.data["text"]
+            case _:
+                pass
+    assert text == "4"
+
+
 async def test_replica_whose_lease_was_deleted_notices_it_at_its_next_check(
     open_replica: Open, postgres_url: str
 ) -> None:

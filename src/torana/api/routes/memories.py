@@ -7,9 +7,9 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from torana.api.dependencies import UserInPath, current_principal, oversight, services_of
+from torana.api.dependencies import current_principal, oversight, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
-from torana.api.parameters import RATE_LIMITED, After, Id, Limit, page_size
+from torana.api.parameters import RATE_LIMITED, After, Id, Limit, UserInPath, page_size
 from torana.api.request_body import read_body
 from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.memories import (

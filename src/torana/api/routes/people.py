@@ -10,8 +10,9 @@ from typing import IO, Any
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
-from torana.api.dependencies import UserInPath, act, services_of
+from torana.api.dependencies import act, services_of
 from torana.api.openapi import problem_responses, with_headers
+from torana.api.parameters import UserInPath
 from torana.api.responses import NO_STORE
 from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.people import ReceiptBody

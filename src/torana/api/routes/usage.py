@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
-from torana.api.dependencies import UserInPath, services_of
+from torana.api.dependencies import services_of
 from torana.api.openapi import problem_responses
-from torana.api.parameters import Limit, bounded_number, one_of_values, page_size
+from torana.api.parameters import Limit, UserInPath, bounded_number, one_of_values, page_size
 from torana.api.request_body import one_of
 from torana.api.routes.router import new_router, require_scopes
 from torana.api.schemas.usage import BreakdownBody, GatewaySpendingBody, UserSpendingBody
