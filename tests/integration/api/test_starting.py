@@ -66,7 +66,7 @@ def stores() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "torana-store"}
 
 
-@pytest.mark.parametrize("ends", ["skills", "turns", "subscriptions", "hooks", "cancelled"])
+@pytest.mark.parametrize("ends", ["skills", "turns", "hooks", "cancelled"])
 async def test_failed_start_closes_everything_opened(tmp_path: Path, used_port: int, ends: str) -> None:
     tasks, processes, threads, model = asyncio.all_tasks(), children(), stores(), Model()
     settings: dict[str, Any] = {"hooks_port": used_port} if ends == "hooks" else {}

@@ -16,6 +16,7 @@ from torana.connectors.registry import Account
 from torana.connectors.runtime.hub import Connectors
 from torana.connectors.runtime.ingress import Admission
 from torana.connectors.runtime.supervisor import Status
+from torana.errors import StoreUnavailable
 from torana.limits.rates import MessageRates
 from torana.messages import EVERYONE, Turn, utc_now
 from torana.people.pairing import Pairing
@@ -200,6 +201,20 @@ async def test_changed_settings_affect_only_their_own_connection(
 
     assert await connectors.apply([account("one")]) == ["three", "two"]
     assert connectors.active() == ["one"]
+
+
+async def test_changed_account_reconnects_though_the_database_refuses_changes(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await running.until_active("one", "two")
+
+    def refuse(*_arguments: Any) -> None:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(deliveries, "keep_subscriptions", refuse)
+    await running.hub.apply([account("one"), account("two", per_minute=7)])
+
+    await running.until_active("one", "two")
 
 
 async def test_refused_account_reconnects_though_settings_are_unchanged(running: Running) -> None:
