@@ -7,6 +7,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -176,7 +177,10 @@ class DingtalkStandIn(HttpPlatform):
         """
         self._pending[message] = self._events[message]
         for socket in list(self._sockets):
-            await socket.send_json(self._events[message])
+            with suppress(
+                ConnectionError
+            ):  # the connection is ending: the event is repeated after the next one
+                await socket.send_json(self._events[message])
 
     async def shown(
         self, count: int, *, to: str = "ana", room: str | None = None, thread: str | None = None
