@@ -79,7 +79,7 @@ def without_deep_values(text: str, depth: int) -> str:
 
 
 def with_readable_nesting(text: bytes) -> bytes:
-    """Return a JSON text that every parser can read: ``null`` replaces values below 128 levels.
+    """Return a JSON text that every parser can read: ``null`` replaces values deeper than 128 levels.
 
     Serializers of pydantic accept more levels than its parser does.
     """

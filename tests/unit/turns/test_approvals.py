@@ -114,6 +114,15 @@ async def wait_for_requests(gateway: Any, turn: Turn, times: int = 1) -> list[di
     raise AssertionError(f"it ended, and asked {len(found)} times")
 
 
+async def crash_while_asking(boot: Boot, desk: Desk, message: Message) -> Turn:
+    """Run a turn until it asks for approval, and crash the gateway there."""
+    gateway = await boot(ScriptedModel([pay()]), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await wait_for_requests(gateway, turn)
+    await gateway.crash()
+    return turn
+
+
 def returned(messages: Sequence[ModelMessage]) -> dict[str, Any]:
     parts = [part for message in messages for part in message.parts]
     return {part.tool_call_id: part.content for part in parts if isinstance(part, ToolReturnPart)}
@@ -264,10 +273,7 @@ async def test_approved_call_cut_off_by_a_crash_is_not_restarted(
 async def test_answer_to_replaced_arguments_is_dropped(
     boot: Boot, desk: Desk, message: Message, open_database: Callable[[], Database]
 ) -> None:
-    gateway = await boot(ScriptedModel([pay()]), desk.toolset())
-    turn = await gateway.turns.accept(message())
-    await wait_for_requests(gateway, turn)
-    await gateway.crash()
+    turn = await crash_while_asking(boot, desk, message)
     first, second = rows.Proposal("p1", {"amount": 1}), rows.Proposal("p2", {"amount": 2})
 
     def propose(connection: Connection) -> rows.Proposal | None:
@@ -285,10 +291,7 @@ async def test_answer_to_replaced_arguments_is_dropped(
 async def test_resumed_turn_finds_decision_made_while_gateway_was_down(
     boot: Boot, desk: Desk, message: Message, open_database: Callable[[], Database]
 ) -> None:
-    gateway = await boot(ScriptedModel([pay()]), desk.toolset())
-    turn = await gateway.turns.accept(message())
-    await wait_for_requests(gateway, turn)
-    await gateway.crash()
+    turn = await crash_while_asking(boot, desk, message)
     database = open_database()
     waits: list[float] = []
 

@@ -248,13 +248,12 @@ class Ingress:
 
 async def _is_for_us(heard: IncomingMessage) -> bool:
     """Return whether a message is addressed to the account; false if the platform does not say so in time."""
-    for pause in _PAUSES:
+    for pause in (0.0, *_PAUSES):
+        await asyncio.sleep(pause)
         try:
             return await heard.is_for_us()
         except (RetryLater, OutcomeUnknown) as error:
-            reason = str(error)
-        await asyncio.sleep(pause)
-        _log.warning("reply_not_attributed", extra={"reason": reason})
+            _log.warning("reply_not_attributed", extra={"reason": str(error)})
     return False
 
 
