@@ -104,8 +104,7 @@ class Outbox:
         except StoreUnavailable:
             return [], 1.0
         waiting = [head for head in heads if head.line not in self._busy]
-        # A due time that is later than the expiry of every reply was set by a clock that was ahead.
-        later = [head for head in waiting if now < head.due_at <= now + FRESH]
+        later = [head for head in waiting if _waits(head, now)]
         interval = _CHECK_INTERVAL if self.database.replica is None else _SHARED_CHECK_INTERVAL
         pause = min([interval, *((head.due_at - now).total_seconds() for head in later)])
         due = [head for head in waiting if head not in later][: max(0, _PARALLEL_LINES - len(self._busy))]
@@ -239,6 +238,15 @@ class Outbox:
             if self._free_at > now:
                 await self.pause(self._free_at - now)
             self._free_at = max(self._free_at, now) + 1 / pace
+
+
+def _waits(delivery: Delivery, now: datetime) -> bool:
+    """Return whether a part waits for its next attempt.
+
+    The first attempt waits for nothing: the clock that dated the delivery may be another replica's. A due time
+    that is later than the expiry of every reply was set by a clock that was ahead.
+    """
+    return delivery.reason is not None and now < delivery.due_at <= now + FRESH
 
 
 def _part(abilities: Capabilities, delivery: Delivery) -> Part:

@@ -23,7 +23,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.messages import GATEWAY_OWNER, DeliveryState, Turn, new_id
 from torana.store.engine.dialects import unread
-from torana.store.engine.tables import deliveries, equal_to, owned_by, subscriptions, undelivered, unsent
+from torana.store.engine.tables import deliveries, equal_to, owned_by, subscriptions, turns, undelivered, unsent
 from torana.store.rows import approvals
 
 #: The states in which a delivery waits for the operator, who may retry it.
@@ -102,7 +102,8 @@ def add(connection: Connection, turn: Turn, *, subscribed: bool = True) -> None:
     text = _text_of(turn, delivered=approvals.count_delivered_characters(connection, turn.id))
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if preview is not None:
-        values = {"text": text or "–", "state": "pending", "due_at": turn.ended_at}
+        values = {"text": text or "–", "state": "pending"}
+        values |= {"due_at": turn.ended_at, "created_at": turn.ended_at}
         connection.execute(_UPDATE, {"key": preview["number"]} | values)
     elif text:
         values = _new(turn.account, turn.channel, turn.place, text, turn.ended_at)
@@ -119,7 +120,7 @@ def add_question(connection: Connection, turn: Turn, text: str, at: datetime) ->
     part = _QUESTIONS + _PER_QUESTION * connection.execute(_ASKED, {"turn_id": turn.id}).scalar_one()
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if preview is not None:
-        values = {"part": part, "text": text, "state": "pending", "due_at": at}
+        values = {"part": part, "text": text, "state": "pending", "due_at": at, "created_at": at}
         connection.execute(_UPDATE, {"key": preview["number"]} | values)
         return preview["number"]
     values = _new(turn.account, turn.channel, turn.place, text, at)
@@ -200,8 +201,8 @@ class Preview:
 def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> Preview | None:
     """Return the preview of a running turn's reply ``text``, without the text that its questions have sent.
 
-    Returns None if there is no text, the delivery is no longer a preview, or other deliveries wait in the line.
-    A new preview is stored before it is shown.
+    Returns None if there is no text, the turn has ended, the delivery is no longer a preview, or other
+    deliveries wait in the line. A new preview is stored before it is shown.
     """
     text = text[approvals.count_delivered_characters(connection, turn.id) :].strip()
     if turn.account is None or turn.place is None or not text:
@@ -209,7 +210,8 @@ def preview(connection: Connection, turn: Turn, text: str, at: datetime) -> Prev
     row = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if row is not None:
         return Preview(row=_delivery(row), is_new=False, text=text) if row["state"] == "preview" else None
-    if connection.execute(_WAITING, {"account": turn.account, "line": turn.channel}).first() is not None:
+    waiting = {"turn_id": turn.id, "account": turn.account, "line": turn.channel}
+    if connection.execute(_NO_PREVIEW, waiting).first() is not None:
         return None
     values = _new(turn.account, turn.channel, turn.place, text, at)
     values |= {"owner": turn.owner, "turn_id": turn.id, "state": "preview", "tries": 1, "shown_as": UNCONFIRMED}
@@ -399,6 +401,9 @@ _WAITING = sa.select(deliveries.c.number).where(
     deliveries.c.account == sa.bindparam("account"),
     deliveries.c.line == sa.bindparam("line"),
 )
+_HAS_ENDED = sa.select(turns.c.id).where(turns.c.id == sa.bindparam("turn_id"), turns.c.ended_at.is_not(None))
+#: A turn that has ended gets no new preview: no reply would replace it.
+_NO_PREVIEW = sa.select(sa.literal(1)).where(sa.exists(_WAITING) | sa.exists(_HAS_ENDED))
 _INSERT = unread(sa.insert(deliveries))
 _INSERT_RETURNING = sa.insert(deliveries).returning(*deliveries.c)
 _GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))
