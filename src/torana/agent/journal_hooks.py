@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from itertools import count
 from typing import Any, cast
@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from pydantic_ai import RunContext, ToolFailed
 from pydantic_ai.capabilities import ValidatedToolArgs, WrapModelRequestHandler, WrapToolExecuteHandler
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelRequest,
     ModelResponse,
     ModelResponsePart,
@@ -131,12 +132,25 @@ def _storable_part(part: ModelResponsePart) -> ModelResponsePart:
 
 async def _run(journal: Journal, begun: Call, handler: WrapToolExecuteHandler, args: ValidatedToolArgs) -> Any:
     try:
-        result = await handler(args)
+        result = _without_lookalikes(await handler(args), begun.tool)
     except ToolFailed as error:
         await journal.finish(replace(begun, state="failed", result=error.message.encode()))
         raise
     await journal.finish(replace(begun, state="completed", result=_dump(result)))
     return result
+
+
+def _without_lookalikes(result: Any, tool: str) -> Any:
+    """Return the result; as JSON text if it would be read as a file when it is loaded again.
+
+    The model library takes a stored object with this ``kind`` for a file, whoever wrote it.
+    """
+    value = result.return_value if isinstance(result, ToolReturn) else result
+    values = value if isinstance(value, list | tuple) else [value]
+    if not any(isinstance(one, Mapping) and one.get("kind") == BinaryContent.kind for one in values):
+        return result
+    text = ToolReturnPart(tool, value).model_response_str()
+    return replace(result, return_value=text) if isinstance(result, ToolReturn) else text
 
 
 def _dump(result: Any) -> bytes:

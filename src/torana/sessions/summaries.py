@@ -126,7 +126,7 @@ def _transcript(bodies: Sequence[tuple[int, bytes]], limit: int) -> tuple[str, i
     texts: list[str] = []
     room, to = limit, 0
     for seq, body in bodies:
-        text = "\n".join(line for message in history.load(body) for line in _lines(message))
+        text = "\n".join(line for message in history.load_readable(body) for line in _lines(message))
         if texts and len(text) > room:
             break
         texts.append(_truncate(text, limit))

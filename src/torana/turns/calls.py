@@ -63,7 +63,7 @@ class _Result:
 
 
 def calls_of(turn: Turn, records: CallRecords, now: datetime) -> list[ToolCall]:
-    messages = [message for body in records.bodies for message in history.load(body)]
+    messages = [message for body in records.bodies for message in history.load_readable(body)]
     called = {part.tool_call_id: part for part in _parts(messages, ToolCallPart)}
     journaled = (call for call in map(call_of, records.journaled) if call.state != "started")
     results = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -265,6 +266,30 @@ async def test_deeply_nested_values_can_be_read_after_a_crash(
 
     after = await boot(ScriptedModel("done"), shop.toolset())
     assert (await after.turns.reader.wait_for_end(turn)).reply == "done"
+
+
+_LIKE_A_FILE = {"kind": "binary", "data": "aGk=", "media_type": "audio/wav"}
+
+
+@pytest.mark.parametrize("result", [_LIKE_A_FILE, ["a", _LIKE_A_FILE], ToolReturn(_LIKE_A_FILE)])
+async def test_result_with_the_form_of_a_file_stays_text(boot: Boot, message: Message, result: Any) -> None:
+    def look_up() -> Any:
+        """Return a record."""
+        return result
+
+    tools = FunctionToolset[ToolContext]([look_up], metadata={"permission": "allow"})
+    model = ScriptedModel([ToolCallPart("look_up", {})], "one", "two")
+    gateway = await boot(model, tools)
+    first = await gateway.turns.accept(message("a"))
+    await gateway.turns.reader.wait_for_end(first)
+    second = await gateway.turns.accept(message("b"))
+    await gateway.turns.reader.wait_for_end(second)
+
+    value = result.return_value if isinstance(result, ToolReturn) else result
+    for request in model.requests[1:]:
+        (part,) = (part for one in request.messages for part in one.parts if isinstance(part, ToolReturnPart))
+        assert isinstance(part.content, str)
+        assert json.loads(part.content) == value
 
 
 async def test_failed_and_retry_results_are_replayed_unchanged(
