@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 
-from torana.errors import Erased, NotFound
+from torana.errors import GatewayError
 from torana.messages import Inbound, Turn
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import idempotency_keys
 from torana.store.rows import sessions as session_rows
 from torana.store.rows import turns as rows
 from torana.store.rows.approval_questions import question_text
-from torana.store.rows.approvals import Approval, may_be_unsent
+from torana.store.rows.approvals import Approval, may_be_unsent, open_of
 from torana.store.rows.audit import Act
 from torana.store.rows.turns import NewTurn
+from torana.turns import outcomes
 from torana.turns.approval_replies import read_answer
 from torana.turns.approvals import Approvals, Choice, answer, ask_again, find_unanswered
 
@@ -55,33 +57,15 @@ class Commands:
     async def execute(self, word: str, inbound: Inbound, new: NewTurn) -> Turn:
         """Execute a control word, and store it as a turn that has ended.
 
-        A message that was accepted before is not executed again: it would hit later turns.
+        A message that was accepted before is not executed again: it would hit later turns. After ``/stop`` the
+        call returns when the cancelled turns have ended.
         """
-        known = await self._database.run(partial(idempotency_keys.find, inbound=inbound, now=new.at))
-        if known is not None:
-            return known
-        text = await self._execute(word, owner=inbound.owner, channel=new.channel)
-        work = partial(idempotency_keys.answer_at_once, inbound=inbound, new=new, text=text)
-        return await self._database.run(work)
-
-    async def _execute(self, word: str, *, owner: str, channel: str) -> str:
-        live = await self._database.run(partial(rows.unfinished_in_channel, owner=owner, channel=channel))
-        running = [turn for turn in live if turn.state in ("running", "waiting")]
-        match word:
-            case "/stop":
-                for turn in running:
-                    with suppress(NotFound, Erased):  # its session was deleted in the meantime
-                        await self._cancel(owner, turn.id)
-                return "Stopped." if running else "Nothing is running here."
-            case "/new":
-                await self._database.run(partial(session_rows.start_afresh, owner=owner, channel=channel))
-                return "This is a new conversation. The agent no longer sees the earlier messages."
-            case "/help":
-                return _HELP
-            case _:
-                counts = f"Running here: {len(running)}. Waiting: {len(live) - len(running)}."
-                asked = [one for turn in running for one in await self._approvals.open_of(owner, turn.id)]
-                return " ".join([counts, *(f"Asked: may I run `{one.tool}`?" for one in asked)])
+        work = partial(_execute, word=word, inbound=inbound, new=new)
+        turn, stopped = await self._database.run(work)
+        for one in stopped:
+            with suppress(GatewayError):  # its session was deleted, or the gateway stops
+                await self._cancel(one.owner, one.id)
+        return turn
 
     async def answer_question(self, inbound: Inbound, new: NewTurn) -> Turn | None:
         """Return the turn of a yes or a no to an approval question, or None for any other message.
@@ -102,6 +86,35 @@ class Commands:
         if approval is not None:
             self._approvals.wake(approval)
         return turn
+
+
+def _execute(connection: Connection, word: str, inbound: Inbound, new: NewTurn) -> tuple[Turn, Sequence[Turn]]:
+    """Execute a control word and store its answer; return its turn, and the turns that it stops."""
+    known = idempotency_keys.find(connection, inbound, new.at)
+    if known is not None:
+        return known, ()
+    live = rows.unfinished_in_channel(connection, inbound.owner, new.channel)
+    running = [turn for turn in live if turn.state in ("running", "waiting")]
+    match word:
+        case "/stop":
+            for turn in running:
+                outcomes.cancel(connection, inbound.owner, turn.id, act=None, at=new.at)
+            text = "Stopped." if running else "Nothing is running here."
+        case "/new":
+            session_rows.start_afresh(connection, inbound.owner, new.channel)
+            text = "This is a new conversation. The agent no longer sees the earlier messages."
+        case "/help":
+            text = _HELP
+        case _:
+            text = _status(connection, running, waiting=len(live) - len(running), now=new.at)
+    turn = idempotency_keys.answer_at_once(connection, inbound, new, text)
+    return turn, running if word == "/stop" else ()
+
+
+def _status(connection: Connection, running: Sequence[Turn], *, waiting: int, now: datetime) -> str:
+    asked = [one for turn in running for one in open_of(connection, turn.owner, turn.id, now)]
+    questions = (f"Asked: may I run `{one.tool}`?" for one in asked)
+    return " ".join([f"Running here: {len(running)}. Waiting: {waiting}.", *questions])
 
 
 def _answer_question(
