@@ -16,13 +16,10 @@ from torana.messages import Turn
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import shared_turns
 from torana.store.rows import turns as rows
-from torana.store.rows.turns import Ending
+from torana.store.rows.turns import SUSPECT, Ending
 from torana.turns.journal import settled_text
 from torana.turns.outcomes import cut_off, failed_outcome
 from torana.turns.runner import Runner
-
-#: A turn with this many crashes is a suspect and runs alone.
-_SUSPECT = 2
 
 #: A queued message that is older than this when the gateway starts expires.
 _STALE = timedelta(days=1)
@@ -55,7 +52,7 @@ class Recovery:
             if turn.id not in self.runner.live:
                 self.runner.live.add(turn, settled=await self._settled_text(turn))
         remaining = [turn for turn in unfinished if not await self._ended_as_lost(turn)]
-        suspects = [turn for turn in remaining if turn.crashes >= _SUSPECT]
+        suspects = [turn for turn in remaining if turn.crashes >= SUSPECT]
         if suspects:
             self.runner.holding = True
             # The turns behind a suspect of the same session follow in their order.
@@ -83,7 +80,7 @@ class Recovery:
 
     async def _ended_as_lost(self, turn: Turn) -> bool:
         """Fail a turn that waited too long or crashed too many processes; return whether it failed."""
-        if turn.crashes >= _SUSPECT + self.max_crashes:
+        if turn.crashes >= SUSPECT + self.max_crashes:
             error: CrashedRepeatedly | Expired = CrashedRepeatedly()
         elif turn.attempt == 0 and turn.merged_into is None and self.clock() - turn.created_at > _STALE:
             error = Expired()

@@ -284,6 +284,29 @@ async def test_events_of_an_isolated_turn_do_not_repeat_the_text_of_another_repl
     assert text == "4"
 
 
+async def test_no_other_replica_runs_a_turn_that_is_to_run_alone(
+    open_replica: Open, message: Message, postgres_url: str
+) -> None:
+    gone = await open_replica([asyncio.Event()])
+    recovers, other = await open_replica(["alone"]), await open_replica(["beside others"])
+    turn = await gone.turns.accept(message())
+    await gone.until_asked()
+    for one in (gone, recovers, other):
+        await one.turns.replicas.stop()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("UPDATE turns SET replica = 'rep_ended', crashes = 2 WHERE id = %s", (turn.id,))
+
+    assert await recovers.database.run(shared_turns.recover)  # queued again, and not yet claimed
+    await other.turns.replicas.check()
+    states = await recovers.database.run(partial(shared_turns.claim_left, session_id=turn.session_id))
+    assert states is not None
+    await recovers.database.run(shared_turns.requeue)  # an orderly stop
+    await other.turns.replicas.check()  # isolates it
+
+    ended = await soon(await other.wait_for_end(turn))
+    assert (ended.reply, ended.attempt) == ("beside others", 3)
+
+
 async def test_replica_whose_lease_was_deleted_notices_it_at_its_next_check(
     open_replica: Open, postgres_url: str
 ) -> None:

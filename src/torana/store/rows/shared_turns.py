@@ -10,11 +10,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.messages import Turn
-from torana.store.engine.dialects import IsAbandoned, IsOwn
+from torana.store.engine.dialects import IsAbandoned, IsOwn, ThisReplica
 from torana.store.engine.postgres.replicas import some_ended
 from torana.store.engine.tables import active, approvals, calls, steps, turns, unfinished
 from torana.store.rows.extensions import change_counts, mcp_pins
-from torana.store.rows.turns import Ending, claim_all, claim_next, end_queued, idle_sessions, turn_of
+from torana.store.rows.turns import (
+    SUSPECT,
+    Ending,
+    claim_all,
+    claim_next,
+    end_queued,
+    idle_sessions,
+    is_isolated_elsewhere,
+    turn_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +111,7 @@ def requeue(connection: Connection) -> None:
 
     Interrupted and cancelled turns stay active; the next process ends them.
     """
-    connection.execute(_REQUEUE.where(IsOwn(turns.c.replica), ~_is_stopped))
+    connection.execute(_REQUEUE.where(IsOwn(turns.c.replica), ~_is_stopped).values(replica=None))
 
 
 def list_interrupted(connection: Connection) -> list[Turn]:
@@ -125,10 +134,12 @@ def list_requesting(connection: Connection, *, own: bool = False) -> list[Turn]:
 def recover(connection: Connection) -> list[Turn]:
     """Queue the turns that a crash left active, and count the crash for those that settled nothing.
 
-    Returns the unfinished turns of sessions in which no turn runs, ordered within each session.
+    Suspects belong to this replica from then on: no other replica claims them while it lives. Returns the
+    unfinished turns of sessions in which no turn runs, ordered within each session.
     """
     connection.execute(_COUNT_CRASHES)
     connection.execute(_REQUEUE.where(_is_left))
+    connection.execute(_TAKE_SUSPECTS)
     return [turn_of(row) for row in connection.execute(_ALL_UNFINISHED).mappings()]
 
 
@@ -143,7 +154,7 @@ def end_left(connection: Connection, turn: Turn, ending: Ending) -> list[Turn]:
 
 
 def claim_left(connection: Connection, session_id: str) -> Turn | None:
-    """Set the next queued turn of a session running; return None if none is queued, or if one runs."""
+    """Set the next queued turn of a session running; None if none is queued, or another replica runs one."""
     if connection.execute(_ACTIVE_IN, {"session_id": session_id}).first() is not None:
         return None
     return claim_next(connection, session_id)
@@ -165,10 +176,14 @@ _is_left = IsAbandoned(turns.c.replica)
 _IS_LEFT = sa.select(turns.c.id).where(
     turns.c.id == sa.bindparam("turn_id"), unfinished, (turns.c.state == "queued") | _is_left
 )
-_ACTIVE_IN = sa.select(turns.c.id).where(turns.c.session_id == sa.bindparam("session_id"), active)
+_ACTIVE_IN = sa.select(turns.c.id).where(
+    turns.c.session_id == sa.bindparam("session_id"), sa.or_(active, is_isolated_elsewhere), unfinished
+)
 _INTERRUPTED = sa.select(turns).where(active, _is_left, _is_stopped)
 _REQUESTING = sa.select(turns).where(active, turns.c.open_requests > 0)
 _REQUEUE = sa.update(turns).where(active).values(state="queued")
+_is_left_suspect = (turns.c.state == "queued") & (turns.c.crashes >= SUSPECT) & _is_left
+_TAKE_SUSPECTS = sa.update(turns).where(unfinished, _is_left_suspect).values(replica=ThisReplica())
 _own_call = (calls.c.turn_id == turns.c.id) & (calls.c.attempt == turns.c.attempt)
 _cut_off = sa.exists().where(calls.c.turn_id == steps.c.turn_id, calls.c.step == steps.c.number)
 #: A crash is counted for a turn that has settled nothing in this attempt: no finished call, and no step without
@@ -196,5 +211,5 @@ _DECIDED = sa.select(approvals.c.turn_id, approvals.c.step, approvals.c.call_id)
     approvals.c.turn_id.in_(_RUNNING),
     (approvals.c.state != "open") | (approvals.c.proposed.is_not(None) & approvals.c.checked.is_(None)),
 )
-_LEFT = sa.select(turns.c.id).where(active, _is_left)
+_LEFT = sa.select(turns.c.id).where(unfinished, sa.or_(sa.and_(active, _is_left), _is_left_suspect))
 _ABANDONED = sa.select(sa.exists(_LEFT))

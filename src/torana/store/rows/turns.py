@@ -17,12 +17,15 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
 from torana.messages import Failure, Inbound, Turn, Usage
-from torana.store.engine.dialects import ThisReplica, insert, unread
+from torana.store.engine.dialects import IsOwn, ThisReplica, insert, unread
 from torana.store.engine.tables import approvals as approvals_table
 from torana.store.engine.tables import calls, history, owned_by, sessions, steps, turns, unfinished
 from torana.store.rows import approvals, attachments, deliveries, journal, usage
 from torana.store.rows import sessions as session_rows
 from torana.store.rows.reports import message_index, timings
+
+#: A turn with this many crashes is a suspect and runs alone.
+SUSPECT = 2
 
 _log = logging.getLogger(__name__)
 
@@ -543,11 +546,13 @@ _HAS_STEERS = sa.select(
     )
 )
 #: Sessions in which turns wait and none runs.
+#: A suspect turn that another replica is about to run alone.
+is_isolated_elsewhere = (turns.c.state == "queued") & (turns.c.crashes >= SUSPECT) & ~IsOwn(turns.c.replica)
 idle_sessions = (
     sa.select(turns.c.session_id)
     .where(unfinished)
     .group_by(turns.c.session_id)
-    .having(sa.func.count(sa.case((turns.c.state != "queued", 1))) == 0)
+    .having(sa.func.count(sa.case(((turns.c.state != "queued") | is_isolated_elsewhere, 1))) == 0)
     .order_by(turns.c.session_id)
 )
 _FINISH = sa.update(turns).where(turns.c.id == sa.bindparam("key"))
