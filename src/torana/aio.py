@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -28,6 +28,14 @@ async def wait_uncancellable(work: asyncio.Future[T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
         raise
+
+
+async def complete(work: Coroutine[Any, Any, T], running: set[asyncio.Task[Any]]) -> T:
+    """Return the result of ``work``, which continues in ``running`` if the caller is cancelled."""
+    task = asyncio.create_task(work)
+    running.add(task)
+    task.add_done_callback(running.discard)
+    return await asyncio.shield(task)
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:

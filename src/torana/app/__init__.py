@@ -156,7 +156,8 @@ def build(
     connectors = _connectors(loaded, core, rates, pairing)
     metrics = _metrics(core, connectors)
     ticker = _ticker(settings, core)
-    core.edges.append(connectors)
+    core.turns.approvals.can_ask = connectors.can_ask
+    core.turns.approvals.question_changed = lambda turn: connectors.wake(turn.account)
     core.ended.extend([connectors.on_turn_ended, metrics.on_turn_ended, ticker.on_turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
     erasures = _erasures(settings, core)

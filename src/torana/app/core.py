@@ -61,7 +61,6 @@ from torana.turns.events.sharing import EventSharing, RedisEventSharing
 from torana.web.interim_responses import bound_interim_responses
 
 if TYPE_CHECKING:
-    from torana.connectors.runtime.hub import Connectors
     from torana.otel import OtelTracer
 
 
@@ -92,9 +91,8 @@ class Core:
     fixed_tokens: FixedTokens
     #: None if no traces are exported.
     traces: OtelTracer | None
-    #: Listeners for the end of turns, and edges that show questions to senders. The edges add themselves.
+    #: Listeners for the end of turns.
     ended: list[Callable[[Turn], None]]
-    edges: list[Connectors]
 
 
 def build_core(loaded: Loaded, model: Model | None) -> Core:
@@ -102,7 +100,9 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     settings = loaded.settings
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
     skills = open_skills(loaded, installed)
-    model, windows = _fitted(settings, model or choose_model(loaded, skills, installed))
+    model = model or choose_model(loaded, skills, installed)
+    # The model fits its requests from here on.
+    windows = fit_requests(model, window=settings.context_window, answer=settings.max_output_tokens)
     redis, database = redis_server(settings), database_place(settings).open()
     sessions = Sessions(database=database, history_messages=settings.history_messages)
     embedder = choose_embedder(loaded)
@@ -134,7 +134,6 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
     compaction = _compaction(settings, database, model, budgets, windows)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
-    edges: list[Connectors] = []
     return Core(
         database=database,
         redis=redis,
@@ -150,18 +149,11 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         takes=takes,
         toolbox=Toolbox(toolset=tooling.toolset, model=model, rules=rules),
         compaction=compaction,
-        turns=_turns(settings, database, agent, budgets, ended, edges, measurements, redis),
+        turns=_turns(settings, database, agent, budgets, ended, measurements, redis),
         fixed_tokens=fixed_tokens,
         traces=traces,
         ended=ended,
-        edges=edges,
     )
-
-
-def _fitted(settings: Settings, model: Model) -> tuple[Model, Sequence[ContextBudget]]:
-    """Fit the model's requests into its context window; return the model and the context windows."""
-    windows = fit_requests(model, window=settings.context_window, answer=settings.max_output_tokens)
-    return model, windows
 
 
 def _measurements(loaded: Loaded) -> tuple[OtelTracer | None, Measurements]:
@@ -293,7 +285,6 @@ def _turns(
     agent: TurnAgent,
     budgets: Budgets,
     ended: list[Callable[[Turn], None]],
-    edges: list[Connectors],
     measurements: Measurements,
     redis: RedisServer | None,
 ) -> Turns:
@@ -301,7 +292,7 @@ def _turns(
         for listener in ended:
             listener(turn)
 
-    approvals = _approvals(settings, database, edges)
+    approvals = Approvals(database=database, lasts=timedelta(minutes=settings.approval_minutes))
     log = EventLog(origin=f".{token_hex(3)}" if database.replica else "")
     sharing = RedisEventSharing(server=redis, log=log) if redis else EventSharing()
     runner = Runner(
@@ -326,17 +317,4 @@ def _turns(
         ),
         max_crashes=settings.max_crashes,
         clock=utc_now,
-    )
-
-
-def _approvals(settings: Settings, database: Database, edges: list[Connectors]) -> Approvals:
-    def notify(turn: Turn) -> None:
-        for edge in edges:
-            edge.wake(turn.account)
-
-    return Approvals(
-        database=database,
-        lasts=timedelta(minutes=settings.approval_minutes),
-        can_ask=lambda account: any(edge.can_ask(account) for edge in edges),
-        question_changed=notify,
     )

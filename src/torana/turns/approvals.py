@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from torana.agent.approval import ApprovalDecision, Question
-from torana.aio import wait_first
+from torana.aio import complete, wait_first
 from torana.errors import (
     AlreadyDecided,
     ApprovalChanged,
@@ -270,15 +270,12 @@ class Approvals:
     async def _complete_decision(self, work: Work[Approval]) -> Approval:
         """Return the decided approval; the decision completes even if the caller is cancelled."""
 
-        async def both() -> Approval:
+        async def decide() -> Approval:
             approval = await self.database.run(work)
             self.wake(approval)
             return approval
 
-        task = asyncio.create_task(both())
-        self._deciding.add(task)
-        task.add_done_callback(self._deciding.discard)
-        return await asyncio.shield(task)
+        return await complete(decide(), self._deciding)
 
 
 def answer(

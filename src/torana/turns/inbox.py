@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
 
+from torana.aio import complete
 from torana.errors import Draining, NotFailed, StoreUnavailable
 from torana.limits.budgets import Admitted, Budgets
 from torana.limits.rate_limit_status import LimitStatus
@@ -115,7 +116,7 @@ class Turns:
         if self._writing:
             await asyncio.wait(self._writing, timeout=max(grace, _UNWRITTEN))
         self._recovery.stop()
-        await self._runner.stop(grace=grace)
+        await self._runner.stop(grace=max(0.0, ends - time.monotonic()))
         if self._database.replica is not None:
             await self.replicas.hand_over(ends - time.monotonic())
         self.live.close()
@@ -293,10 +294,7 @@ class Turns:
             new = self._new(inbound)
             return self._announce_end(await self._commands.execute(word, inbound, new), new)
 
-        task = asyncio.create_task(execute())
-        self._commanding.add(task)
-        task.add_done_callback(self._commanding.discard)
-        return await asyncio.shield(task)
+        return await complete(execute(), self._commanding)
 
     async def _answer_question(self, inbound: Inbound) -> Submitted | None:
         new = self._new(inbound)

@@ -98,7 +98,7 @@ class ReplicaWatch:
 
         def look(connection: Connection) -> tuple[bool | None, Signs]:
             erasures = replicas.renew_in_read(connection)
-            return erasures, read_signs(connection, waited, hold=self._runner.claims_nothing)
+            return erasures, read_signs(connection, waited, hold=self._runner.claims_nothing())
 
         erasures, signs = await self._database.read(look)
         if erasures:
@@ -115,7 +115,7 @@ class ReplicaWatch:
 
         def look(connection: Connection) -> tuple[Changes, list[replicas.Replica]]:
             replicas.renew(connection)  # a write, which fails if the row was deleted
-            changes = read_changes(connection, waited, hold=self._runner.claims_nothing)
+            changes = read_changes(connection, waited, hold=self._runner.claims_nothing())
             return changes, [one for one in replicas.list_replicas(connection) if not one.alive]
 
         changes, ended = await self._database.run(look)
@@ -128,7 +128,7 @@ class ReplicaWatch:
         for turn in changes.claimed:
             await self._runner.adopt(turn)
         await self._remove(ended)
-        if changes.abandoned and not self._runner.claims_nothing:
+        if changes.abandoned and not self._runner.claims_nothing():
             await self._recovery.start()
 
     def _note_counts(self, tools: int, skills: int) -> None:

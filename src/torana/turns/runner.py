@@ -31,8 +31,11 @@ from torana.turns.journal import Persists, TurnJournal, settled_text
 from torana.turns.live import LiveTurn, LiveTurns
 from torana.turns.outcomes import cut_off, failed_outcome
 from torana.turns.slots import Slot
-from torana.turns.writer import TurnWriter
+from torana.turns.writer import RecordedEnd, TurnWriter
 from torana.workers.fair_slots import FairSlots
+
+#: Seconds that the tools of a cancelled turn have to end when the gateway stops.
+_CANCELLING = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +88,6 @@ class Runner:
         self._tasks.add(one.task)
         one.task.add_done_callback(self._tasks.discard)
 
-    @property
     def claims_nothing(self) -> bool:
         """Return whether no turn may be claimed: a suspect turn runs alone, or the gateway stops."""
         return self.holding or self._stopping
@@ -133,7 +135,8 @@ class Runner:
         remaining = list(self._tasks)
         for task in remaining:
             task.cancel()
-        await asyncio.gather(*remaining, return_exceptions=True)
+        if remaining:  # a tool may ignore its cancellation; the next start continues its turn
+            await asyncio.wait(remaining, timeout=_CANCELLING)
 
     async def _run(self, turn: Turn, one: LiveTurn) -> None:
         with bind(turn_id=turn.id), self._trace(turn, one) as span:
@@ -142,19 +145,20 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
                 ending = self._failed(error)
             try:
-                ended, following, claimed = await self._record_end(turn, ending)
+                recorded = await self._record_end(turn, ending)
             except Exception:  # noqa: BLE001 - no caller would report it
                 _log.exception("turn_end_not_written", extra={"session_id": turn.session_id})
                 self.live.block(turn.session_id)
                 self._begin_unblocking(partial(self._write_end, turn, ending))
                 return
-            span.attributes["torana.turn.state"] = ended[0].state
-            span.error = ended[0].failure and ended[0].failure.code
-            self.live.end(ended)
-        if not claimed:
+            ended = recorded.ended[0]
+            span.attributes["torana.turn.state"] = ended.state
+            span.error = ended.failure and ended.failure.code
+            self.live.end(recorded.ended)
+        if not recorded.may_claim:
             self._begin_unblocking(partial(self._unblock, turn.session_id))
-        elif following is not None:
-            await self.adopt(following)
+        elif recorded.following is not None:
+            await self.adopt(recorded.following)
 
     def _trace(self, turn: Turn, one: LiveTurn) -> AbstractContextManager[SpanDetails]:
         """Record the span of the turn since its acceptance, as a child of the span of its request."""
@@ -168,11 +172,11 @@ class Runner:
         place = SpanPlace(since=one.since, begins_turn=turn.id)
         return self.live.measurements.tracer.span("turn", place, **attributes)
 
-    async def _record_end(self, turn: Turn, ending: Ending) -> tuple[list[Turn], Turn | None, bool]:
+    async def _record_end(self, turn: Turn, ending: Ending) -> RecordedEnd:
         one = self.live.get(turn.id)
         # While the gateway stops, no turn may be claimed: it would not start, and the next start would count a
         # crash.
-        hold = lambda: self.claims_nothing  # noqa: E731
+        hold = self.claims_nothing
         return await self.writer.record_end(turn, ending, hold=hold, delayed=one and one.delayed)
 
     def _begin_unblocking(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -186,10 +190,10 @@ class Runner:
         """Repeat writing the end of a turn until the database accepts it, then continue the session."""
         with bind(turn_id=turn.id):
             record = partial(self._record_end, turn, ending)
-            ended, following, _ = await self.writer.retry_until_done(record)
+            recorded = await self.writer.retry_until_done(record)
             _log.info("turn_end_written_late", extra={"session_id": turn.session_id})
-            self.live.end(ended)
-        await self._unblock(turn.session_id, following)
+            self.live.end(recorded.ended)
+        await self._unblock(turn.session_id, recorded.following)
 
     async def _unblock(self, session_id: str, claimed: Turn | None = None) -> None:
         """Run the queue of a session in which no turn runs: first the ``claimed`` turn, else the oldest."""
@@ -198,7 +202,7 @@ class Runner:
             unfinished = rows.unfinished_in_session(connection, session_id)
             settled = [(turn, settled_text(connection, turn) if turn.attempt else "") for turn in unfinished]
             runs = any(turn.state != "queued" for turn in unfinished)
-            if runs or self.claims_nothing:
+            if runs or self.claims_nothing():
                 return settled, claimed
             return settled, rows.claim_next(connection, session_id)
 

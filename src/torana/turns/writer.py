@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain, repeat
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torana.limits.budgets import Budgets
 from torana.limits.limit_usage import BudgetWarning
@@ -30,6 +30,15 @@ _QUEUED, _QUEUED_OF_USER = 64, 8
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class RecordedEnd(NamedTuple):
+    """The ended turns, and the session's next turn if the transaction claimed it."""
+
+    ended: list[Turn]
+    following: Turn | None
+    #: False if the transaction claimed no turn, although one may be due.
+    may_claim: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +80,24 @@ class TurnWriter:
         *,
         hold: Callable[[], bool],
         delayed: asyncio.Event | None = None,
-    ) -> tuple[list[Turn], Turn | None, bool]:
+    ) -> RecordedEnd:
         """Write the end of a turn, and claim the session's next turn in the same transaction.
 
-        Returns the ended turns, the claimed turn if there is one, and whether claiming was possible. If the
-        database refuses the end, the turn fails instead; if it refuses that as well, the failure is written
-        without the turn's costs, and no turn is claimed. ``hold`` is evaluated in each transaction; while it
-        is true nothing is claimed.
+        If the database refuses the end, the turn fails instead; if it refuses that as well, the failure is
+        written without the turn's costs, and no turn is claimed. ``hold`` is evaluated in each transaction;
+        while it is true nothing is claimed.
         """
         try:
-            return *await self._finish(turn, ending, hold, delayed), True
+            return await self._finish(turn, ending, hold, delayed)
         except Exception as error:  # noqa: BLE001 - a bug must not leave its turn unanswered
             failure = failed_outcome(error, self.clock())
+        failed = replace(failure, spent=ending.spent, times=ending.times)
         try:
-            return *await self._finish(
-                turn, replace(failure, spent=ending.spent, times=ending.times), hold, delayed
-            ), True
+            return await self._finish(turn, failed, hold, delayed)
         except Exception:  # noqa: BLE001 - as above
             _log.exception("turn_cost_not_written")
-        return await self.persist(partial(rows.fail_bare, turn=turn, ending=failure)), None, False
+        ended = await self.persist(partial(rows.fail_bare, turn=turn, ending=failure))
+        return RecordedEnd(ended, None, may_claim=False)
 
     async def retry_until_done(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``work``; after an error, repeat it after a pause."""
@@ -103,7 +111,7 @@ class TurnWriter:
 
     async def _finish(
         self, turn: Turn, ending: Ending, hold: Callable[[], bool], delayed: asyncio.Event | None
-    ) -> tuple[list[Turn], Turn | None]:
+    ) -> RecordedEnd:
         def finish(connection: Connection) -> tuple[list[Turn], Turn | None, list[BudgetWarning]]:
             held = self.budgets.reservation_of(connection, turn)
             if ending.stopped_at is not None:
@@ -113,4 +121,4 @@ class TurnWriter:
 
         ended, following, warned = await self.persist(finish, delayed=delayed)
         self.budgets.log_warnings(warned)
-        return ended, following
+        return RecordedEnd(ended, following)

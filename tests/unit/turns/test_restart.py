@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 
 from torana.errors import Draining
@@ -18,7 +20,8 @@ from torana.store.engine.database import Database
 from torana.store.engine.tables import steps
 from torana.store.rows.reports.turn_lists import TurnFilter, newest
 from torana.testing import ScriptedModel
-from torana.turns import Turns, inbox
+from torana.tools import ToolContext
+from torana.turns import Turns, inbox, runner
 
 OpenTurns = Callable[..., Turns]
 OpenDatabase = Callable[[], Database]
@@ -154,6 +157,31 @@ async def test_stop_lets_running_turns_end(open_turns: OpenTurns, message: Messa
     await stopping
 
     assert (await waiting).reply == "done"
+
+
+async def test_stop_does_not_wait_for_a_tool_that_ignores_its_cancellation(
+    boot: Callable[..., Awaitable[Any]], message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_CANCELLING", 0.1)
+    begun, tidy = asyncio.Event(), asyncio.Event()
+
+    async def dig() -> str:
+        """Dig."""
+        begun.set()
+        while not tidy.is_set():
+            with suppress(asyncio.CancelledError):
+                await tidy.wait()
+        return "gold"
+
+    tools = FunctionToolset[ToolContext]([dig], metadata={"permission": "allow"})
+    gateway = await boot(ScriptedModel([ToolCallPart("dig", {})], "gold"), tools)
+    turn = await gateway.turns.accept(message())
+    await begun.wait()
+
+    await gateway.turns.stop(grace=0)
+
+    assert (await gateway.turns.reader.get("gateway", turn.id)).state == "queued"
+    tidy.set()
 
 
 async def test_stop_starts_no_queued_turn(open_turns: OpenTurns, message: Message) -> None:
