@@ -50,7 +50,8 @@ def one_of_values(description: str, values: Sequence[str], *, optional: bool = T
 
 #: The 400 of an endpoint with these parameters.
 INVALID_PAGE = "`limit` or `after` is invalid."
-#: The 429 of an endpoint whose requests count as messages.
+#: The description and the 429 of an endpoint whose requests count as messages.
+COUNTS_AS_MESSAGE = "Counts as a message for the rate limits."
 RATE_LIMITED = "A rate limit is used up. `Retry-After` says when to try again."
 
 

@@ -210,3 +210,16 @@ async def test_user_sees_own_schedules_and_operator_access_is_audited(start: Sta
     acts = (await client.get("/v1/audit", headers=OPERATOR)).json()["items"]
     told = [(entry["action"], entry["target"]) for entry in acts if entry["action"].startswith("schedule")]
     assert told == [(f"schedule.{act}", made["id"]) for act in ("remove", "resume", "pause")]
+
+
+async def test_new_schedules_and_runs_count_as_messages(start: Start) -> None:
+    _, client = await start(rate_global=2)
+    wanted = {"text": "later", "at": "in 2 hours"}
+    made = await client.post("/v1/schedules", json=wanted)
+    assert made.status_code == 201
+    run = f"/v1/schedules/{made.json()['id']}/run"
+    assert (await client.post(run)).status_code == 200
+
+    for answer in [await client.post("/v1/schedules", json=wanted), await client.post(run)]:
+        assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
+    assert len((await client.get("/v1/schedules")).json()["items"]) == 1

@@ -167,6 +167,26 @@ async def test_platform_is_asked_about_replies_of_permitted_senders_only(open_ga
     assert asked == ["ana to eve", "ana"]
 
 
+async def test_questions_about_replies_are_limited_for_each_sender(open_gateway: Open) -> None:
+    chat = Chat(allow=["*"], rooms=["lobby"], per_minute=1000)
+    await open_gateway(chat, ScriptedModel("here"))
+    asked: list[str] = []
+
+    async def ask() -> bool:
+        asked.append("asked")
+        return False
+
+    for number in range(25):
+        await chat.say(f"reply {number}", sender="ana", room="lobby", replies_to_us=ask)
+
+    async def reply_to_us() -> bool:
+        return True
+
+    await chat.say("to you", sender="ben", room="lobby", replies_to_us=reply_to_us)
+    assert [one.text for one in await chat.shown(1, room="lobby")] == ["here"]
+    assert len(asked) == 20
+
+
 async def test_bots_get_no_reply_unless_allowed(open_gateway: Open) -> None:
     chat = Chat(allow=["*"])
     gateway = await open_gateway(chat, ScriptedModel("to ana"))

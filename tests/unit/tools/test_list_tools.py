@@ -89,6 +89,14 @@ async def test_concurrent_additions_are_all_kept(tools: ListTools) -> None:
     assert sorted(shown.splitlines()[1:]) == sorted(f"- {entry}" for entry in entries)
 
 
+def test_similar_entries_are_looked_up_for_some_entries_of_a_call() -> None:
+    stored = [f"entry number {number * 7919}" for number in range(30)]
+    wanted = [entry.replace("entry", "entri") for entry in stored]
+
+    assert lists.find_alike(stored, stored) == stored
+    assert lists.find_alike(wanted, stored) == stored[:20]
+
+
 async def test_additions_of_two_replicas_are_all_kept(tools: ListTools, workspaces: Workspaces) -> None:
     other = ListTools(workspaces=workspaces)
     entries = [f"thing number {number * 7919}" for number in range(20)]

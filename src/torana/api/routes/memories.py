@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
-from torana.api.parameters import RATE_LIMITED, After, Id, Limit, UserInPath, page_size
+from torana.api.parameters import COUNTS_AS_MESSAGE, RATE_LIMITED, After, Id, Limit, UserInPath, page_size
 from torana.api.request_body import read_body
 from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.memories import (
@@ -28,7 +28,6 @@ from torana.messages import CONTENT_LIMIT
 from torana.paging import TIME_KEY, cut, read_cursor
 
 _PLACE = "/v1/users/{user_id}/memories"
-_COUNTS = "Counts as a message for the rate limits."
 _NO_USER = "The token may not read this user, or the id is invalid."
 _NO_MEMORY = "The user has no such memory."
 _TOO_LONG = "`text` has more than 2,000 characters, or the body is larger than 262,144 bytes."
@@ -96,7 +95,7 @@ async def memories(
         201: {"headers": with_headers("Location")},
     },
     summary="Store a memory about a user; it supersedes the memory of the same subject",
-    description=_COUNTS,
+    description=COUNTS_AS_MESSAGE,
     openapi_extra={"requestBody": json_body(MemoryRequest)},
 )
 async def remember(request: Request, response: Response, user: UserInPath) -> MemoryBody:
@@ -119,7 +118,7 @@ async def remember(request: Request, response: Response, user: UserInPath) -> Me
     response_description="The forgotten memories.",
     responses=problem_responses({400: "`query` is missing or blank.", 404: _NO_USER, 429: RATE_LIMITED}),
     summary="Forget the memories that match a query, with the memories that they superseded",
-    description=_COUNTS,
+    description=COUNTS_AS_MESSAGE,
 )
 async def forget_memories(request: Request, user: UserInPath, query: _Doomed) -> ForgottenBody:
     services = services_of(request)
@@ -158,7 +157,7 @@ async def memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryWit
         reads_body=True,
     ),
     summary="Change a memory: store a new one that supersedes it",
-    description=_COUNTS,
+    description=COUNTS_AS_MESSAGE,
     openapi_extra={"requestBody": json_body(MemoryChange)},
 )
 async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryBody:
@@ -179,7 +178,7 @@ async def change_memory(request: Request, user: UserInPath, memory_id: Id) -> Me
     response_description="The forgotten memory.",
     responses=problem_responses({404: _NO_MEMORY, 429: RATE_LIMITED}),
     summary="Forget a memory, with the memories that it superseded",
-    description=_COUNTS,
+    description=COUNTS_AS_MESSAGE,
 )
 async def forget_memory(request: Request, user: UserInPath, memory_id: Id) -> MemoryBody:
     services = services_of(request)

@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 
 from torana.api.dependencies import current_principal, oversight, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
-from torana.api.parameters import After, Id, Limit, one_of_values, page_size
+from torana.api.parameters import COUNTS_AS_MESSAGE, RATE_LIMITED, After, Id, Limit, one_of_values, page_size
 from torana.api.request_body import named_user, one_of, read_body
 from torana.api.routes.router import hold_slot, new_router, require_scopes
 from torana.api.schemas.schedules import ScheduleBody, ScheduleRequest, SchedulesBody
@@ -58,17 +58,21 @@ async def schedules(
             400: "A field is invalid, or (`schedule_invalid`) the time or the rule cannot be scheduled.",
             403: "The token lacks the scope `message`, or may not name this `userId`.",
             409: "The user has the maximum number of schedules.",
+            429: RATE_LIMITED,
         },
         reads_body=True,
     )
     | {201: {"headers": with_headers("Location")}},
     summary="Schedule a reminder or a task for the agent, once or by a rule",
+    description=COUNTS_AS_MESSAGE,
     openapi_extra={"requestBody": json_body(ScheduleRequest)},
 )
 async def schedule_new(request: Request, response: Response) -> ScheduleBody:
     body = await read_body(request, ScheduleRequest)
-    new = _new_schedule(body, current_principal(request))
-    made = await services_of(request).schedules.make(new, act=oversight(request))
+    services, principal = services_of(request), current_principal(request)
+    new = _new_schedule(body, principal)
+    async with services.rates.count(principal.user, principal.token):
+        made = await services.schedules.make(new, act=oversight(request))
     response.headers["Location"] = f"schedules/{made.id}"
     return ScheduleBody.model_validate(made)
 
@@ -122,11 +126,14 @@ async def resume_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
     f"{_PLACE}/{{schedule_id}}/run",
     dependencies=[require_scopes("message", unbound="read")],
     response_description="The schedule, which is due now.",
-    responses=problem_responses({404: _MISSING, 409: _NOT_ACTIVE}),
+    responses=problem_responses({404: _MISSING, 409: _NOT_ACTIVE, 429: RATE_LIMITED}),
     summary="Run an active schedule now; a repeating schedule continues, and a one-off schedule ends",
+    description=COUNTS_AS_MESSAGE,
 )
 async def run_schedule(request: Request, schedule_id: Id) -> ScheduleBody:
-    return await _changed(request, services_of(request).schedules.run_now, schedule_id)
+    services, principal = services_of(request), current_principal(request)
+    async with services.rates.count(principal.user, principal.token):
+        return await _changed(request, services.schedules.run_now, schedule_id)
 
 
 async def _changed(

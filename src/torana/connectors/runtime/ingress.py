@@ -102,6 +102,8 @@ class Ingress:
         self._from_senders = admission.rates.of_senders(account, settings.per_minute)
         #: Limits the gateway's own notices to one sender.
         self._notices = MessageRates(per_user=3, overall=60)
+        #: Limits the questions to the platform whether a reply is one to this account.
+        self._questions = MessageRates(per_user=20, overall=120)
 
     async def hear(self, heard: IncomingMessage) -> None:
         """Accept or reject a message; if it cannot be stored, try again.
@@ -149,7 +151,7 @@ class Ingress:
             or await self._turns.reader.find_by_platform_message(self._account, _id(heard.id)) is not None
         ):
             return
-        if not await _is_for_us(heard):
+        if not await self._is_for_us(heard):
             return
         try:
             async with self._from_senders.count(heard.sender.id):
@@ -164,6 +166,25 @@ class Ingress:
             return
         if submitted.new:
             self._taken(submitted.turn)
+
+    async def _is_for_us(self, heard: IncomingMessage) -> bool:
+        """Return whether a message is addressed to the account; false if the platform does not say so in time.
+
+        Each sender may cause a limited number of questions to the platform.
+        """
+        if not heard.addressed:
+            try:
+                await self._questions.take(heard.sender.id)
+            except RateLimited as error:
+                _log.warning("reply_not_attributed", extra={"reason": str(error)})
+                return False
+        for pause in (0.0, *_PAUSES):
+            await asyncio.sleep(pause)
+            try:
+                return await heard.is_for_us()
+            except (RetryLater, OutcomeUnknown) as error:
+                _log.warning("reply_not_attributed", extra={"reason": str(error)})
+        return False
 
     async def _user(self, heard: IncomingMessage) -> str | None:
         """Return the sender's user id; None if the sender may not talk. May start a pairing."""
@@ -244,17 +265,6 @@ class Ingress:
         )
         await self._database.run(work)
         self._taken(None)
-
-
-async def _is_for_us(heard: IncomingMessage) -> bool:
-    """Return whether a message is addressed to the account; false if the platform does not say so in time."""
-    for pause in (0.0, *_PAUSES):
-        await asyncio.sleep(pause)
-        try:
-            return await heard.is_for_us()
-        except (RetryLater, OutcomeUnknown) as error:
-            _log.warning("reply_not_attributed", extra={"reason": str(error)})
-    return False
 
 
 def _is_name(sender: str) -> bool:
