@@ -12,11 +12,24 @@ from typing import Any
 from aiohttp import web
 from tests.standins.http import HttpPlatform
 
-from torana.connectors.base import HookRequest, HookResponse
-from torana.testing.connectors import Hook, Shown
+from torana.connectors.base import HookRequest, HookResponse, IncomingMessage
+from torana.testing.connectors import Hook, Line, Shown
 
 #: The messages of the account, by chat.
 Said = dict[tuple[str, str | None], list[Shown]]
+
+
+class InOrder:
+    """Passes messages to a line one after another, as the ingress does with the messages of a chat."""
+
+    def __init__(self, line: Line) -> None:
+        self._hear = line.hear
+        self._turnstile = asyncio.Lock()
+
+    async def __call__(self, heard: IncomingMessage) -> None:
+        async with self._turnstile:
+            await asyncio.sleep(0)  # as a query of the store
+            await self._hear(heard)
 
 
 class Calling(HttpPlatform):

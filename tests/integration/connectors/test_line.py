@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from aiohttp import ClientTimeout, web
+from tests.standins.calling import InOrder
 from tests.standins.line import BOT, SECRET, TOKEN, LinePlatform, mentioned
 
 from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
@@ -271,9 +272,10 @@ async def test_endless_file_is_cut_off(platform: LinePlatform) -> None:
 
 
 async def test_failed_message_of_batch_is_repeated_with_following_messages(
-    platform: LinePlatform,
+    platform: LinePlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with listening(platform) as line:
+        monkeypatch.setattr(line, "hear", InOrder(line))
         events = [platform.event(platform.text(text)) for text in ("one", "two", "three")]
         (first,) = await heard_of(platform, line, events[0])
         line.broken = True
@@ -283,6 +285,18 @@ async def test_failed_message_of_batch_is_repeated_with_following_messages(
         assert line.heard.empty()  # those behind wait for their turn
     async with listening(platform) as line:
         assert [(await line.next()).text for _ in range(3)] == ["one", "two", "three"]
+
+
+async def test_messages_of_next_call_wait_behind_all_messages_of_slow_call(platform: LinePlatform) -> None:
+    async with listening(platform) as line:
+        line.gate = asyncio.Event()
+        slow, two, three = (platform.event(platform.text(text)) for text in ("slow", "two", "three"))
+        first = asyncio.create_task(platform.call(platform.request(platform.call_of(slow, two))))
+        assert (await line.next()).text == "slow"
+        second = asyncio.create_task(platform.call(platform.request(platform.call_of(three))))
+        assert [(await line.next()).text for _ in range(2)] == ["two", "three"]
+        line.gate.set()
+        assert [answer.status for answer in await asyncio.gather(first, second)] == [200, 200]
 
 
 async def test_two_hundred_pictures_in_one_call_arrive_in_order(platform: LinePlatform) -> None:

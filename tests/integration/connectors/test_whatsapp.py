@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from pydantic import ValidationError
+from tests.standins.calling import InOrder
 from tests.standins.whatsapp import NUMBER, TOKEN, WORD, Meta, error
 
 from torana.connectors.base import (
@@ -116,8 +117,11 @@ async def test_verification_request_of_meta_is_answered(
         assert (answer.status, answer.body, answer.media_type) == (status, body, "text/plain")
 
 
-async def test_failed_message_of_batch_is_repeated_with_following_messages(platform: Meta) -> None:
+async def test_failed_message_of_batch_is_repeated_with_following_messages(
+    platform: Meta, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with listening(platform) as line:
+        monkeypatch.setattr(line, "hear", InOrder(line))
         texts = ["one", "two", "three"]
         messages = [platform.message("text", {"body": text}) for text in texts]
         await platform.call(platform.request(platform.event(messages[0])))

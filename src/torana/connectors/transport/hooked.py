@@ -21,6 +21,7 @@ from torana.connectors.base import (
     PermanentError,
     RetryLater,
 )
+from torana.connectors.transport.concurrency import concurrently
 from torana.connectors.transport.parsing import parse_alone
 from torana.json_bounds import has_more_values
 
@@ -87,9 +88,11 @@ class HookedConnector(Connector[S]):
             events = self._events(parse_hook_body(request.body))
         except ValueError:
             return HookResponse(status=400)
-        for event in events:
-            if heard := parse_alone(self._parse_event, event):
-                await self._sink.hear(heard)
+        # All messages begin at once: a message of the next call must not come between two of this call.
+        async with concurrently(self._sink) as hear:
+            for event in events:
+                if heard := parse_alone(self._parse_event, event):
+                    await hear(heard)
         return HookResponse()
 
     @property
