@@ -140,6 +140,8 @@ class DiscordStandIn(HttpPlatform):
         self._buckets: dict[str, tuple[int, float]] = {}
         self.sessions: dict[str, Session] = {}
         self._answers: list[tuple[str, Callable[[web.Request], web.Response]]] = []
+        #: Calls with this method and path are answered when the event is set.
+        self.gates: dict[str, asyncio.Event] = {}
         self.guild = self.snowflake()
         self.general: str = self._channel(type=TEXT, guild_id=self.guild, name="general")["id"]
         self.room = self.general
@@ -487,6 +489,9 @@ class DiscordStandIn(HttpPlatform):
                 raise ApiError(403, 40333, "internal network error")
             if self.login_refused or request.headers.get("Authorization") != f"Bot {TOKEN}":
                 raise ApiError(401, 0, "401: Unauthorized")
+            for call, gate in self.gates.items():
+                if re.match(call, f"{request.method} {request.path}"):
+                    await gate.wait()
             for answer in self._answers:
                 if re.match(answer[0], f"{request.method} {request.path}"):
                     self._answers.remove(answer)

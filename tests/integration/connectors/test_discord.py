@@ -7,11 +7,19 @@ import gc
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import pytest
 from tests.standins.discord import DEFAULT, REPLY, THREAD_STARTED, TOKEN, DiscordStandIn
 
-from torana.connectors.base import OutcomeUnknown, PermanentError, Place, RetryLater, TooLarge
+from torana.connectors.base import (
+    IncomingMessage,
+    OutcomeUnknown,
+    PermanentError,
+    Place,
+    RetryLater,
+    TooLarge,
+)
 from torana.connectors.platforms.discord import Discord, DiscordSettings
 from torana.connectors.registry import Account
 from torana.connectors.runtime.hub import Connectors
@@ -53,6 +61,12 @@ async def started(platform: DiscordStandIn) -> tuple[Line, asyncio.Task[None]]:
     await asyncio.wait({run, ready}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     ready.cancel()
     return line, run
+
+
+def client_of(line: Line) -> Any:
+    """Return the library's client of a connected line."""
+    assert isinstance(line.connector, Discord)
+    return line.connector._client  # pyright: ignore[reportPrivateUsage]
 
 
 # Received messages
@@ -475,7 +489,7 @@ async def test_catch_up_of_zero_minutes_asks_for_no_history(platform: DiscordSta
     assert platform.asked_for_history == []
 
 
-@pytest.mark.parametrize("status", [403, 429, 502])
+@pytest.mark.parametrize("status", [400, 403, 404])
 async def test_unreadable_history_does_not_stop_connector(platform: DiscordStandIn, status: int) -> None:
     await platform.say("missed", sender="bob")
     platform.answer(status, {"message": "no", "code": 50001}, to="GET .*/messages")
@@ -485,6 +499,73 @@ async def test_unreadable_history_does_not_stop_connector(platform: DiscordStand
         assert (await line.next()).text == "now"
         await platform.say("and then")
         assert (await line.next()).text == "and then"
+
+
+@pytest.mark.parametrize("call", ["GET .*/messages", "POST .*/users/@me/channels"])
+@pytest.mark.parametrize(
+    ("status", "body"), [(502, "<html>"), (403, "<html>Sorry, you have been blocked</html>")]
+)
+async def test_temporary_failure_of_fetch_ends_connection_and_next_one_fetches(
+    platform: DiscordStandIn, call: str, status: int, body: str
+) -> None:
+    await platform.say("missed", sender="bob")
+    platform.answer(status, body, to=call)
+    with pytest.raises(Exception, match=str(status)):
+        await ended(*await started(platform))
+    async with listening(platform) as line:
+        assert (await line.next()).text == "missed"
+
+
+async def test_message_behind_failed_fetch_is_processed_before_connection_ends(
+    platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = "POST .*/users/@me/channels"
+    platform.gates[call] = asyncio.Event()
+    platform.answer(502, "<html>", to=call)
+    line, run = await started(platform)
+    client = client_of(line)
+    queue = client.on_message
+
+    async def queue_and_answer(message: Any) -> None:
+        await queue(message)
+        platform.gates[call].set()
+
+    monkeypatch.setattr(client, "on_message", queue_and_answer)
+    await platform.say("from a stranger", sender="carol")
+    with pytest.raises(ConnectionError, match="missed messages could not be fetched"):
+        await ended(line, run)
+    assert (await line.next()).text == "from a stranger"
+
+
+async def test_messages_in_progress_are_processed_before_connection_ends(
+    platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, run = await started(platform)
+    line.gate, taken, hear = asyncio.Event(), asyncio.Event(), line.hear
+
+    async def take(heard: IncomingMessage) -> None:
+        await hear(heard)
+        taken.set()
+
+    monkeypatch.setattr(line, "hear", take)
+    await platform.say("slow", sender="carol")
+    assert (await line.next()).text == "slow"
+    client_of(line).fail(ConnectionError("the connection breaks"))
+    for _ in range(20):  # longer than a cancellation takes
+        await asyncio.sleep(0)
+    line.gate.set()
+    with pytest.raises(ConnectionError, match="breaks"):
+        await ended(line, run)
+    assert taken.is_set()
+
+
+async def test_fetch_waits_for_rate_limit(platform: DiscordStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torana.connectors.platforms.discord._PAUSE", 0.0)
+    await platform.say("missed", sender="bob")
+    for call in ("GET .*/messages", "POST .*/users/@me/channels"):
+        platform.answer(429, {"retry_after": 0.01}, to=call)
+    async with listening(platform) as line:
+        assert (await line.next()).text == "missed"
 
 
 async def test_approved_sender_is_answered_after_downtime(

@@ -41,7 +41,7 @@ from torana.connectors.base import (
     collect,
 )
 from torana.connectors.transport import markup
-from torana.connectors.transport.concurrency import concurrently
+from torana.connectors.transport.concurrency import Hear, concurrently
 from torana.connectors.transport.parsing import log_ignored_event, parse_alone
 
 with warnings.catch_warnings():
@@ -62,6 +62,8 @@ _SESSION = 300.0
 _BREAKS, _WITHIN = 10, 60.0
 #: Limits for missed messages: direct chats, channels of a server, and messages of each.
 _CHATS, _CHANNELS, _MESSAGES = 50, 30, 100
+#: The minimum pause, in seconds, at a rate limit for missed messages.
+_PAUSE = 1.0
 #: Maximum length of the queue of received messages.
 _WAITING = 10_000
 
@@ -125,7 +127,14 @@ class Discord(Connector[DiscordSettings]):
         try:
             async with asyncio.timeout(_CALL_TIMEOUT):
                 await client.login(self.credentials)
-            await _first_of(_listen(client, sink), client.failure(), _connect(client))
+            async with concurrently(sink) as hear:
+                # The error is raised after all received messages are processed: Discord may not repeat them.
+                work = _first_of(_listen(client, hear), client.failure(), _connect(client))
+                (ended,) = await asyncio.gather(work, return_exceptions=True)
+                for message in client.take_waiting():
+                    await _hear(client, message, hear)
+            if ended is not None:
+                raise ended
         except discord.LoginFailure as error:
             raise PermanentError(_TOKEN_CURE) from error
         except discord.PrivilegedIntentsRequired as error:
@@ -274,13 +283,34 @@ class _Client(discord.Client):
             # New messages wait no longer than this. A closed client has no ``loop``.
             until = asyncio.get_running_loop().time() + _CALL_TIMEOUT
             for where in item if self._age else ():
-                for message in await self._fetch_missed_messages(where, until=until):
+                for message in await self._fetch_in_time(where, until=until):
                     yield message
 
-    async def _fetch_missed_messages(self, where: _Where, *, until: float) -> list[discord.Message]:
-        """Return the latest messages of a channel, the oldest first."""
+    def take_waiting(self) -> list[discord.Message]:
+        """Return the received messages that wait behind a fetch of missed messages, and forget them."""
+        items = [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]
+        return [item for item in items if not isinstance(item, list)]
+
+    async def _fetch_in_time(self, where: _Where, *, until: float) -> list[discord.Message]:
+        """Return the latest messages of a channel, the oldest first; none if this is not possible in time.
+
+        A temporary error ends the connection, so that the next one fetches them; a permanent one does not.
+        """
         try:
             async with asyncio.timeout_at(until):
+                return await self._fetch_missed_messages(where)
+        except Exception as error:  # noqa: BLE001 - the library checks no types
+            failure = f"{type(error).__name__}: {error}"
+            _log.warning("discord_missed_messages_not_fetched", extra={"error": failure})
+            if isinstance(error, discord.HTTPException) and error.status == _NO_TOKEN:
+                self.fail(PermanentError(_TOKEN_CURE))
+            elif _is_temporary(error) and not self.is_closed():
+                self.fail(ConnectionError(f"missed messages could not be fetched ({failure})"))
+            return []
+
+    async def _fetch_missed_messages(self, where: _Where) -> list[discord.Message]:
+        while True:
+            try:
                 if isinstance(where, int):  # opening a direct chat does not notify the user
                     channel = self._remember(await self.create_dm(discord.Object(where)))
                 else:
@@ -288,10 +318,8 @@ class _Client(discord.Client):
                 after = discord.utils.utcnow() - self._age
                 found = channel.history(limit=_MESSAGES, after=after, oldest_first=False)
                 return [message async for message in found][::-1]
-        except Exception as error:  # noqa: BLE001 - new messages are still processed
-            extra = {"error": f"{type(error).__name__}: {error}"}
-            _log.warning("discord_missed_messages_not_fetched", extra=extra)
-            return []
+            except RetryLater as limit:  # a new connection would reach the limit again
+                await asyncio.sleep(max(_PAUSE, limit.seconds or 0.0))
 
     def _remember(self, chat: discord.DMChannel) -> discord.DMChannel:
         """Remember a direct chat: after a lost session, Discord does not list direct chats."""
@@ -313,6 +341,13 @@ def _parse_frame(parse: Callable[[Any], None], data: Any) -> None:
         parse(data)
     except Exception as error:  # noqa: BLE001 - the library checks no types, so the errors are of many kinds
         log_ignored_event(type(error).__name__)
+
+
+def _is_temporary(error: Exception) -> bool:
+    """Return whether a fetch may succeed over a new connection."""
+    if isinstance(error, discord.HTTPException):
+        return error.code in _TEMPORARY
+    return isinstance(error, OSError | aiohttp.ClientError) and not isinstance(error, TimeoutError)
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
@@ -351,16 +386,19 @@ async def _close(client: _Client) -> None:
     await client.http.close()
 
 
-async def _listen(client: _Client, sink: MessageSink) -> None:
+async def _listen(client: _Client, hear: Hear) -> None:
     """Process each message once. Discord may repeat missed messages."""
     taken: deque[int] = deque(maxlen=_WAITING)
-    async with aclosing(client.messages()) as messages, concurrently(sink) as deliver:
+    async with aclosing(client.messages()) as messages:
         async for message in messages:
-            if message.id in taken or client.user is None:
-                continue
-            taken.append(message.id)
-            if incoming := parse_alone(_parse_message, message, me=client.user.id):
-                await deliver(incoming)
+            if message.id not in taken:
+                taken.append(message.id)
+                await _hear(client, message, hear)
+
+
+async def _hear(client: _Client, message: discord.Message, hear: Hear) -> None:
+    if client.user is not None and (heard := parse_alone(_parse_message, message, me=client.user.id)):
+        await hear(heard)
 
 
 def _parse_message(message: discord.Message, *, me: int) -> IncomingMessage | None:
