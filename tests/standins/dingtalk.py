@@ -74,6 +74,8 @@ class DingtalkStandIn(HttpPlatform):
         self._files: dict[str, bytes] = {}
         self._answers: list[web.Response] = []
         self._webhook_answers: list[dict[str, Any]] = []
+        #: The answers to the next requests for a token instead of a token.
+        self.token_answers: list[web.Response] = []
         self._secret = SECRET
         self._number = 0
 
@@ -277,6 +279,8 @@ class DingtalkStandIn(HttpPlatform):
         self.stir()
 
     async def _token(self, request: web.Request) -> web.Response:
+        if self.token_answers:
+            return self.token_answers.pop(0)
         if await request.json() != {"appKey": CLIENT, "appSecret": self._secret}:
             return _refusal("invalidClientIdOrSecret")
         self.tokens += 1

@@ -160,6 +160,8 @@ class FeishuStandIn(HttpPlatform):
         self._sockets: set[web.WebSocketResponse] = set()
         self._files: dict[str, bytes] = {}
         self._answers: list[web.Response] = []
+        #: The answers to the next requests for a token instead of a token.
+        self.token_answers: list[web.Response] = []
         self._secret = SECRET
         self._number = 0
 
@@ -329,6 +331,8 @@ class FeishuStandIn(HttpPlatform):
     # The interface for the app.
 
     async def _token(self, request: web.Request) -> web.Response:
+        if self.token_answers:
+            return self.token_answers.pop(0)
         body = await request.json()
         if body != {"app_id": APP, "app_secret": self._secret}:
             return web.json_response({"code": 10014, "msg": "app secret invalid"})

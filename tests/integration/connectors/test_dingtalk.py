@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from aiohttp import web
 from tests.standins.dingtalk import CLIENT, ROBOT, SECRET, DingtalkStandIn
 from tests.standins.http import SignCounter
 
@@ -115,6 +116,20 @@ class TestHearing:
 
 
 class TestSending:
+    @pytest.mark.parametrize(
+        ("status", "body"), [(503, {}), (400, {"code": "systemBusy"}), (200, {}), (200, {"expireIn": 7200})]
+    )
+    async def test_part_without_access_token_is_not_sent(
+        self, platform: DingtalkStandIn, status: int, body: dict[str, Any]
+    ) -> None:
+        async with listening(platform) as line:
+            platform.end_token()
+            platform.token_answers.append(web.json_response(body, status=status))
+            with pytest.raises(RetryLater, match="no access token"):
+                await line.connector.send(part("hello", ANA))
+            await line.connector.send(part("hello", ANA))
+            assert [one.text for one in await platform.shown(1)] == ["hello"]
+
     async def test_expired_access_token_is_replaced_once(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:
             await line.connector.send(part("first", ANA))

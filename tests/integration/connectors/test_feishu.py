@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from uuid import uuid4
 
 import pytest
+from aiohttp import web
 from tests.standins.feishu import APP, BOT, SECRET, FeishuStandIn, write_frame
 from tests.standins.http import SignCounter
 
@@ -182,6 +183,16 @@ class TestHearing:
 
 
 class TestSending:
+    @pytest.mark.parametrize(("status", "body"), [(503, {}), (200, {}), (200, {"code": 1})])
+    async def test_part_without_access_token_is_not_sent(
+        self, platform: FeishuStandIn, status: int, body: dict[str, int]
+    ) -> None:
+        async with listening(platform) as line:
+            platform.end_token()
+            platform.token_answers.append(web.json_response(body, status=status))
+            with pytest.raises(RetryLater, match="no access token"):
+                await line.connector.send(part("hello", CHAT))
+
     async def test_expired_access_token_is_replaced_once(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:
             platform.end_token()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import httpx2
 
-from torana.connectors.base import RetryLater
+from torana.connectors.base import OutcomeUnknown, RetryLater
 from torana.connectors.transport.http import (
     ANSWER_LIMIT,
     as_object,
@@ -78,7 +78,10 @@ class AppClient(ABC):
     async def _use_token(
         self, http: httpx2.AsyncClient, call: Callable[[Mapping[str, str]], Awaitable[T]]
     ) -> T:
-        """Make a call with the token, and repeat it with a new token if it raises ``Stale``."""
+        """Make a call with the token, and repeat it with a new token if it raises ``Stale``.
+
+        Raises ``RetryLater`` if there is no token, whatever the reason: the call is certainly not sent.
+        """
         token = await self._fresh(http)
         try:
             return await call(self._header(token))
@@ -92,7 +95,10 @@ class AppClient(ABC):
     async def _fresh(self, http: httpx2.AsyncClient, *, instead_of: str = "") -> str:
         async with self._lock:
             if time.monotonic() >= self._until or self._token == instead_of:
-                self._token, lasts = await self._new_token(http)
+                try:
+                    self._token, lasts = await self._new_token(http)
+                except (OutcomeUnknown, LookupError, TypeError, ValueError) as error:
+                    raise RetryLater(f"no access token: {error}") from error  # the call was not sent
                 self._until = time.monotonic() + lasts - _RENEWAL_MARGIN
             return self._token
 
