@@ -63,6 +63,8 @@ class TestHearing:
                 write_frame(1, event | {"sum": "x"}, b"{}"),
                 write_frame(1, event | {"sum": "2", "seq": "-1"}, b"{}"),
                 write_frame(1, event | {"sum": "9" * 5_000, "seq": "1"}, b"{}"),
+                write_frame(1, event | {"sum": "200", "seq": "150"}, b"{}"),
+                write_frame(1, event | {"sum": "2", "seq": "0"}, b"{}"),
             ):
                 await platform.send_frame(frame)
             await platform.tell("text", {"text": "@_user_1 hi"}, mentions=[{"key": ["@_user_1"], "id": {}}])

@@ -347,7 +347,7 @@ class Feishu(Connector[FeishuSettings]):
             del self._pieces[message]
             log_ignored_event("too long")
             return None
-        if len(pieces) < total:
+        if not all(number in pieces for number in range(total)):  # `total` may differ between pieces
             return None
         self._pieces.pop(message, None)
         return b"".join(pieces[number] for number in range(total))
