@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -280,6 +281,27 @@ async def test_hook_reaches_its_account_or_is_refused(running: Running) -> None:
     await chats["two"].refuse_login()
     await connectors.apply([account("two", per_minute=7)])
     assert (await connectors.hook("two", REQUEST)).status == 503
+
+
+async def test_hook_of_account_that_is_being_changed_is_to_be_repeated(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, stopped, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def keep_subscriptions(*_arguments: Any) -> None:
+        loop.call_soon_threadsafe(stopped.set)
+        assert go_on.wait(timeout=20)
+
+    await running.until_active("one", "two")
+    monkeypatch.setattr(deliveries, "keep_subscriptions", keep_subscriptions)
+    applying = asyncio.create_task(running.hub.apply([account("one", per_minute=7)]))
+    await stopped.wait()
+
+    answers = [(await running.hub.hook(name, REQUEST)).status for name in ("one", "two")]
+    go_on.set()
+    await applying
+
+    assert answers == [503, 404]
 
 
 async def test_delivery_of_removed_account_shows_reason_and_becomes_stale(running: Running) -> None:

@@ -106,8 +106,8 @@ class Connectors:
             if self._stopped:
                 return []
             changed = sorted({*self.changes(accounts), *self.refused_accounts()})
-            await asyncio.gather(*(self._stop(name) for name in changed if name in self._running))
             self._accounts = accounts
+            await asyncio.gather(*(self._stop(name) for name in changed if name in self._running))
             await self._sweeper.set_accounts([account.name for account in accounts])
             self._start_all([account for account in accounts if account.name in changed])
             return changed
@@ -142,9 +142,11 @@ class Connectors:
         ]
 
     async def hook(self, account: str, request: HookRequest) -> HookResponse:
-        """Answer a platform's request; 404 for an unknown account."""
+        """Answer a platform's request; 404 for an unknown account, and 503 while the account does not run."""
         running = self._running.get(account)
-        return HookResponse(status=404) if running is None else await running.supervisor.hook(request)
+        if running is None:
+            return HookResponse(status=503 if self._is_configured(account) else 404)
+        return await running.supervisor.hook(request)
 
     def on_turn_ended(self, turn: Turn) -> None:
         """Deliver the end of a turn to its account and to subscribed accounts."""
@@ -155,7 +157,7 @@ class Connectors:
     def can_ask(self, account: str) -> bool:
         """Return whether users can see a question on an account, now or after it has connected."""
         if account not in self._running:
-            return any(known.name == account for known in self._accounts)
+            return self._is_configured(account)
         connector = self._running[account].supervisor.connector
         return connector is None or connector.abilities.asks
 
@@ -165,6 +167,9 @@ class Connectors:
             self._running[account].outbox.wake()
         elif account is not None:
             self._sweeper.wake()
+
+    def _is_configured(self, name: str) -> bool:
+        return any(account.name == name for account in self._accounts)
 
     def _start_all(self, accounts: Sequence[Account]) -> None:
         for account in accounts:
