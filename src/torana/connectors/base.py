@@ -325,6 +325,8 @@ class Connector(ABC, Generic[S]):
     #: True if a sender's id means the same person on every account of the platform, on any server.
     #: If not, a sender who is paired with one account is unknown to the other accounts.
     global_ids: ClassVar[bool] = False
+    #: True if the platform calls the gateway (``hook``). Each of several replicas then takes calls.
+    called: ClassVar[bool] = False
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -388,6 +390,13 @@ class Connector(ABC, Generic[S]):
         """Answer the platform's request; the connector must check its signature."""
         del request
         return HookResponse(status=404)
+
+    async def take_calls(self, sink: MessageSink) -> None:
+        """Pass the messages of the platform's calls on until cancelled, while another process has the account.
+
+        For connectors with ``called``; ``sink`` has no records, and nothing is sent over this connector.
+        """
+        raise NotImplementedError
 
 
 #: Earlier names of classes in this module; version 1.0 removes them.

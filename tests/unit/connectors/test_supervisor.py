@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
+from hashlib import sha256
 from math import inf, nan
 from typing import Any, cast
 
 import pytest
 from pydantic import SecretStr
+from tests.standins.webhook import SECRET, Program
 
 from torana import supervision
 from torana.connectors.base import (
@@ -23,6 +26,7 @@ from torana.connectors.base import (
     PermanentError,
     RetryLater,
 )
+from torana.connectors.platforms.webhook import Webhook, WebhookSettings
 from torana.connectors.registry import Account
 from torana.connectors.runtime.ingress import Ingress
 from torana.connectors.runtime.supervisor import AccountLease, Status, Supervisor
@@ -83,12 +87,13 @@ class Watched:
         open_: Callable[[Account], Connector[Any]],
         clock: Callable[[], datetime] = utc_now,
         lease: timedelta = timedelta(seconds=45),
+        ingress: Any = None,
     ) -> None:
         self.paused: asyncio.Queue[tuple[float, Status]] = asyncio.Queue()
         self.active = asyncio.Event()
         self.supervisor = Supervisor(
             account=Account(name="home", kind="test", values={}),
-            ingress=lambda _: cast("Ingress", Nowhere()),
+            ingress=lambda _: cast("Ingress", ingress or Nowhere()),
             deliver=Nowhere().deliver,
             lease=AccountLease(database=database, holder="here", clock=clock, duration=lease),
             clock=clock,
@@ -306,3 +311,43 @@ async def test_account_waits_while_another_process_listens(
     async with asyncio.timeout(20):
         await watched.active.wait()
     assert not await database.run(partial(take, holder="there"))
+
+
+class Listening(Nowhere):
+    """An ingress that records the texts of messages."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    async def hear(self, heard: Any) -> None:
+        self.texts.append(heard.text)
+
+
+async def test_calls_of_the_platform_are_taken_while_another_process_has_the_account(
+    database: Database,
+) -> None:
+    program, ingress = Program(), Listening()
+    connector = Webhook(WebhookSettings.model_validate({"secrets": [SECRET]}))
+    name = f"test:{sha256(connector.credentials.encode()).hexdigest()[:32]}"
+    now = utc_now()
+    take = partial(leases.take, account=name, now=now, until=now + timedelta(minutes=1))
+    assert await database.run(partial(take, holder="there"))
+    watched = Watched(database, open_=lambda _: connector, ingress=ingress)
+    supervisor = watched.supervisor
+
+    async def call(text: str) -> int:
+        body = json.dumps({"content": text, "sender": "ana"}).encode()
+        return (await supervisor.hook(program.request(body))).status
+
+    _, status = await watched.pause()
+    assert (status.state, supervisor.connector) == ("backing_off", None)
+    assert await call("while another process has the account") == 200
+
+    await database.run(partial(leases.give_back, account=name, holder="there"))
+    async with asyncio.timeout(20):
+        await watched.active.wait()
+    assert await call("afterwards") == 200
+    assert (supervisor.connector, supervisor.standby) == (connector, None)
+    assert ingress.texts == ["while another process has the account", "afterwards"]
+    watched.task.cancel()
+    await asyncio.gather(watched.task, return_exceptions=True)

@@ -144,6 +144,8 @@ class Webhook(Connector[WebhookSettings]):
     # A program gets the original Markdown, in one part unless it is extremely long.
     abilities = Capabilities(length=100_000, repeat="keyed", render=str, threads=True, quiet=None, asks=False)
 
+    called = True
+
     _sink: MessageSink | None = None
     _client: httpx2.AsyncClient
 
@@ -166,6 +168,9 @@ class Webhook(Connector[WebhookSettings]):
                 await asyncio.Event().wait()
             finally:
                 self._sink = None
+
+    async def take_calls(self, sink: MessageSink) -> None:
+        await self.run(sink)
 
     async def hook(self, request: HookRequest) -> HookResponse:
         """Process the message of a call. If the call has no message, the response names the paths searched."""

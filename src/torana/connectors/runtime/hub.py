@@ -158,7 +158,8 @@ class Connectors:
         """Return whether users can see a question on an account, now or after it has connected."""
         if account not in self._running:
             return self._is_configured(account)
-        connector = self._running[account].supervisor.connector
+        supervisor = self._running[account].supervisor
+        connector = supervisor.connector or supervisor.standby
         return connector is None or connector.abilities.asks
 
     def wake(self, account: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -167,12 +167,13 @@ class Supervisor(ConnectionSupervisor[Status]):
         self._secrets: Sequence[str] = ()
         #: The current connection, while messages can be received and sent.
         self.connector: Connector[Any] | None = None
+        #: The connector that takes the platform's calls while another holder has the lease.
+        self.standby: Connector[Any] | None = None
 
     async def hook(self, request: HookRequest) -> HookResponse:
         """Answer the platform's request; 503 while the account is not connected."""
-        if self.connector is None:
-            return HookResponse(status=503)
-        return await self.connector.hook(request)
+        connector = self.connector or self.standby
+        return HookResponse(status=503) if connector is None else await connector.hook(request)
 
     async def _connect(self) -> str:
         try:
@@ -184,9 +185,43 @@ class Supervisor(ConnectionSupervisor[Status]):
             raise ConfigInvalid(f"{type(error).__name__}: {error}") from error
         self._secrets = _secrets_of(connector)
         name = f"{self._account.kind}:{sha256(connector.credentials.encode()).hexdigest()[:32]}"
-        async with self._lease.hold(name) as renewal:
+        async with AsyncExitStack() as stack:
+            renewal = await self._take_lease(stack, connector, name)
             await self._listen(connector, renewal, self._lease.records(name))
         return "the connection ended"
+
+    async def _take_lease(
+        self, stack: AsyncExitStack, connector: Connector[Any], name: str
+    ) -> asyncio.Task[None]:
+        """Hold the lease until the stack ends; return the task that renews it.
+
+        While another holder has it, take the platform's calls: they reach any of the replicas. Raises
+        ``_StandBy`` if the platform does not call.
+        """
+        try:
+            return await stack.enter_async_context(self._lease.hold(name))
+        except _StandBy as error:
+            if not connector.called:
+                raise
+            self._set_state("backing_off", reason=str(error))
+        sink = _ConnectionSink(self._ingress(connector), self._lease.records(name), heard=self._note_heard)
+        taking = asyncio.create_task(connector.take_calls(sink), name=f"{self._name} takes calls")
+        self.standby = connector
+        try:
+            while True:
+                pause = asyncio.ensure_future(self._pause(_STANDBY))
+                await asyncio.wait({taking, pause}, return_when=asyncio.FIRST_COMPLETED)
+                pause.cancel()
+                if taking.done():
+                    taking.result()
+                    raise RetryLater("the platform refuses the access token")
+                with suppress(_StandBy):
+                    renewal = await stack.enter_async_context(self._lease.hold(name))
+                    self._set_state("starting")
+                    return renewal
+        finally:
+            self.standby = None
+            await cancel_with_grace(taking)
 
     def _describe(self, error: BaseException) -> Ended:
         expected = isinstance(error, PermanentError | RetryLater)

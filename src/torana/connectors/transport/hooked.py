@@ -45,6 +45,7 @@ def parse_hook_body(body: bytes) -> Any:
 class HookedConnector(Connector[S]):
     """A connector that verifies, parses and processes calls, while its access token is valid."""
 
+    called = True
     #: The error for an access token that the platform refuses, with the cure.
     refusal: ClassVar[str]
     #: The limits of the client's connections.
@@ -59,11 +60,7 @@ class HookedConnector(Connector[S]):
 
     async def run(self, sink: MessageSink) -> None:
         """Check the token, and accept calls until cancelled, or until the platform refuses the token."""
-        headers = {
-            "Authorization": f"Bearer {self._access_token}",
-            "Accept-Encoding": "identity",  # limits on received bytes also limit the decoded content
-        }
-        async with httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, limits=self.limits) as self._client:
+        async with self._open_client() as self._client:
             try:
                 await self._check_access()
                 self._sink = sink
@@ -75,6 +72,21 @@ class HookedConnector(Connector[S]):
             finally:
                 self._sink = None
         raise PermanentError(self.refusal)
+
+    async def take_calls(self, sink: MessageSink) -> None:
+        async with self._open_client() as self._client:
+            self._sink = sink
+            try:
+                await self._locked_out.wait()
+            finally:
+                self._sink = None
+
+    def _open_client(self) -> httpx2.AsyncClient:
+        headers = {
+            "Authorization": f"Bearer {self._access_token}",
+            "Accept-Encoding": "identity",  # limits on received bytes also limit the decoded content
+        }
+        return httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, limits=self.limits)
 
     async def hook(self, request: HookRequest) -> HookResponse:
         """Process the messages of a signed call in order; a repeated message has the same id."""
