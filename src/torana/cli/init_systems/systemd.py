@@ -118,8 +118,11 @@ class Systemd:
         return ("systemctl", *([] if self._system else ["--user"]), *arguments)
 
     def _gateway(self, service: ServiceDefinition) -> str:
-        # The user's manager has no unit for the network.
-        network = "Wants=network-online.target\nAfter=network-online.target\n" if self._system else ""
+        # The user's manager has no units for the network and the clock. A board without a battery begins in the
+        # past; replies of that time would count as late once the clock is right.
+        network = (
+            "Wants=network-online.target\nAfter=network-online.target time-sync.target\n" if self._system else ""
+        )
         target = "multi-user.target" if self._system else "default.target"
         return f"""\
 [Unit]
