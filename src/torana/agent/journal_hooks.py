@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import count
 from typing import Any, cast
@@ -143,14 +143,19 @@ async def _run(journal: Journal, begun: Call, handler: WrapToolExecuteHandler, a
 def _without_lookalikes(result: Any, tool: str) -> Any:
     """Return the result; as JSON text if it would be read as a file when it is loaded again.
 
-    The model library takes a stored object with this ``kind`` for a file, whoever wrote it.
+    The model library takes a stored object with this ``kind`` for a file.
     """
-    value = result.return_value if isinstance(result, ToolReturn) else result
-    values = value if isinstance(value, list | tuple) else [value]
-    if not any(isinstance(one, Mapping) and one.get("kind") == BinaryContent.kind for one in values):
+    wrapped = cast("ToolReturn[Any]", result) if isinstance(result, ToolReturn) else None
+    value: Any = result if wrapped is None else wrapped.return_value
+    values: Sequence[Any] = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
+    if not any(map(_has_the_form_of_a_file, values)):
         return result
     text = ToolReturnPart(tool, value).model_response_str()
-    return replace(result, return_value=text) if isinstance(result, ToolReturn) else text
+    return text if wrapped is None else replace(wrapped, return_value=text)
+
+
+def _has_the_form_of_a_file(value: Any) -> bool:
+    return isinstance(value, Mapping) and cast("Mapping[Any, Any]", value).get("kind") == BinaryContent.kind
 
 
 def _dump(result: Any) -> bytes:

@@ -156,8 +156,6 @@ def build(
     connectors = _connectors(loaded, core, rates, pairing)
     metrics = _metrics(core, connectors)
     ticker = _ticker(settings, core)
-    core.turns.approvals.can_ask = connectors.can_ask
-    core.turns.approvals.question_changed = lambda turn: connectors.wake(turn.account)
     core.ended.extend([connectors.on_turn_ended, metrics.on_turn_ended, ticker.on_turn_ended])
     reload = Reload(loaded=loaded, connectors=connectors, audit=AuditRecord(database=core.database))
     erasures = _erasures(settings, core)
@@ -216,8 +214,9 @@ def _metrics(core: Core, connectors: Connectors) -> Metrics:
 
 
 def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairing) -> Connectors:
+    """Return the connectors, which also show the questions of calls that wait for approval."""
     settings = loaded.settings
-    return Connectors(
+    connectors = Connectors(
         accounts=read_accounts(
             settings.connectors, loaded.provider_environ, reachable=bool(settings.hooks_port)
         ),
@@ -227,6 +226,9 @@ def _connectors(loaded: Loaded, core: Core, rates: MessageRates, pairing: Pairin
         holder=core.database.replica or str(settings.data_dir),
         on_status=partial(_publish_status, core.turns.live.activity),
     )
+    core.turns.approvals.can_ask = connectors.can_ask
+    core.turns.approvals.question_changed = lambda turn: connectors.wake(turn.account)
+    return connectors
 
 
 def _publish_status(activity: Activity, status: Status) -> None:

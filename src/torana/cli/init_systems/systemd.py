@@ -121,7 +121,9 @@ class Systemd:
         # The user's manager has no units for the network and the clock. A board without a battery begins in the
         # past; replies of that time would count as late once the clock is right.
         network = (
-            "Wants=network-online.target\nAfter=network-online.target time-sync.target\n" if self._system else ""
+            "Wants=network-online.target\nAfter=network-online.target time-sync.target\n"
+            if self._system
+            else ""
         )
         target = "multi-user.target" if self._system else "default.target"
         return f"""\
