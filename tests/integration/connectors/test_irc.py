@@ -482,6 +482,27 @@ async def test_early_rejection_is_retried_later() -> None:
         await line.connector.send(part("in time", Place(chat="#fast")))
 
 
+@pytest.mark.parametrize("refusal", ["439 torana #fast :Too fast", "263 torana PRIVMSG :Please wait"])
+@pytest.mark.parametrize(
+    ("refused", "raised"),
+    [("abc", RetryLater), ("bc", OutcomeUnknown), ("c", OutcomeUnknown)],
+)
+async def test_part_of_which_some_lines_were_accepted_has_unknown_outcome(
+    refusal: str, refused: str, raised: type[Exception]
+) -> None:
+    services = Services()
+
+    def answer(line: str) -> list[str]:
+        if line.startswith("PRIVMSG") and line[-1] in refused:
+            return [f":s {refusal}"]
+        return services.as_a_server(line)
+
+    services.answer = answer
+    async with logged_in(services, channels=["#fast"]) as line:
+        with pytest.raises(raised):
+            await line.connector.send(part("a\nb\nc", Place(chat="#fast")))
+
+
 @pytest.mark.parametrize("length", [10, 292, 293, 700])
 async def test_long_password_is_sent_in_pieces(length: int) -> None:
     services = Services()

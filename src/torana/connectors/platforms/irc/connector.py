@@ -14,6 +14,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NoReturn, Self
 from uuid import uuid4
 
@@ -449,6 +450,19 @@ class _Channels:
             log.warning("irc_channel_closed", extra={"channel": name, "reason": why})
 
 
+@dataclass(slots=True)
+class _Sending:
+    """A message that is being sent: its target, its PING token and its outcome."""
+
+    target: str
+    token: str
+    answer: asyncio.Future[None]
+    #: The number of lines that were written.
+    written: int = 0
+    #: The reasons why the server refuses lines at the moment, one for each refused line.
+    refusals: list[str] = field(default_factory=list[str])
+
+
 class _Outgoing:
     """Sends messages one after another, at the rate that the server accepts."""
 
@@ -457,25 +471,26 @@ class _Outgoing:
         self._wire = wire
         self._sending = asyncio.Lock()
         self._next_line = 0.0
-        #: The target, the PING token and the outcome of the message that is being sent.
-        self._sent: tuple[str, str, asyncio.Future[None]] | None = None
+        self._sent: _Sending | None = None
 
     async def send(self, target: str, lines: Sequence[str]) -> None:
         """Send lines; return after the server has accepted them, or raise its error."""
         begin = self._reserve(len(lines))
         async with self._sending:
             await _sleep_until(begin)
-            answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._sent = (target.lower(), uuid4().hex, answer)
+            sent = self._sent = _Sending(
+                target.lower(), uuid4().hex, asyncio.get_running_loop().create_future()
+            )
             try:
                 for number, line in enumerate(lines):
                     await _sleep_until(begin + number * self._gap)
-                    if not answer.done():
+                    if not (sent.answer.done() or sent.refusals):
+                        sent.written += 1
                         await self._wire.write_line_and_flush("PRIVMSG", target, line)
-                if not answer.done():
-                    await self._wire.write_line_and_flush("PING", self._sent[1])
+                if not sent.answer.done():
+                    await self._wire.write_line_and_flush("PING", sent.token)
                 async with asyncio.timeout(TIMEOUT):
-                    await answer
+                    await sent.answer
             except (OSError, TimeoutError) as error:
                 raise OutcomeUnknown("the server did not answer") from error
             finally:
@@ -483,23 +498,34 @@ class _Outgoing:
 
     def settle(self, error: Exception | None) -> None:
         """Set the outcome of the message that is being sent; None is success."""
-        if self._sent is None or self._sent[2].done():
+        if self._sent is None or self._sent.answer.done():
             return
         if error is None:
-            self._sent[2].set_result(None)
+            self._sent.answer.set_result(None)
         else:
-            self._sent[2].set_exception(error)
+            self._sent.answer.set_exception(error)
 
     def on_pong(self, message: IrcMessage) -> None:
-        if self._sent and message.text == self._sent[1]:
+        sent = self._sent
+        if sent is None or message.text != sent.token:
+            return
+        if not sent.refusals:
             self.settle(None)
+        elif len(sent.refusals) == sent.written:
+            self.settle(RetryLater(sent.refusals[-1]))
+        else:
+            self.settle(OutcomeUnknown(f"the server has refused some of the lines: {sent.refusals[-1]}"))
 
     def on_rejected(self, message: IrcMessage) -> None:
-        name, why = message.param(1), printable(message.text)
-        if message.command == "263" and name == "privmsg":
+        sent, name, why = self._sent, message.param(1), printable(message.text)
+        if sent is None or name != ("privmsg" if message.command == "263" else sent.target):
+            return
+        if message.command != "263" and message.command not in _TOO_EARLY:
+            self.settle(PermanentError(why))
+        elif sent.written == 1:
             self.settle(RetryLater(why))
-        elif self._sent is not None and name == self._sent[0]:
-            self.settle(RetryLater(why) if message.command in _TOO_EARLY else PermanentError(why))
+        else:  # earlier lines may have been accepted; the answer to PING comes after all refusals
+            sent.refusals.append(why)
 
     def _reserve(self, lines: int) -> float:
         """Reserve time for some lines, and return when the first may be sent; a burst is allowed."""
