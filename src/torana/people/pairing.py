@@ -50,10 +50,20 @@ class Pairing:
         """Return the ids of the approved senders of that kind, the latest first."""
         return await self._database.run(partial(senders.approved_ids, kind=kind, most=most))
 
-    async def ask(self, asker: Asker) -> str | None:
-        """Create a code for an unknown sender. Return None while a code is valid, or if a limit is reached."""
+    async def ask(self, asker: Asker, *, notify: Callable[[Connection, str], None] | None = None) -> str | None:
+        """Create a code for an unknown sender. Return None while a code is valid, or if a limit is reached.
+
+        ``notify`` stores the notice with the code in the same transaction: only a digest of the code is kept.
+        """
         code = "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
-        work = partial(_record_request, asker=asker, code=_digest(code), at=self._clock())
+        at = self._clock()
+
+        def work(connection: Connection) -> bool:
+            is_new = _record_request(connection, asker, code=_digest(code), at=at)
+            if is_new and notify is not None:
+                notify(connection, code)
+            return is_new
+
         return code if await self._database.run(work) else None
 
     async def approve(

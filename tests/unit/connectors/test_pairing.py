@@ -6,14 +6,17 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.unit.connectors.conftest import Gateway
 
-from torana.errors import NotFound
+from torana.connectors.runtime import ingress
+from torana.errors import NotFound, StoreUnavailable
 from torana.messages import utc_now
 from torana.people.pairing import Pairing
 from torana.store.engine.database import Database
+from torana.store.rows import deliveries
 from torana.store.rows.audit import Act
 from torana.store.rows.senders import Asker
 from torana.testing import ScriptedModel
@@ -122,6 +125,26 @@ async def test_sender_without_decision_gets_three_codes_and_no_more(database: Da
         now += timedelta(hours=1)
 
     assert [code is not None for code in codes] == [True, True, True, False, False]
+
+
+async def test_sender_gets_code_though_its_notice_was_not_stored_at_first(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, faults, add_notice = Chat(), [StoreUnavailable("the disk is full")], deliveries.add_notice
+
+    def add_later(*arguments: Any, **named: Any) -> None:
+        if faults:
+            raise faults.pop()
+        add_notice(*arguments, **named)
+
+    monkeypatch.setattr(deliveries, "add_notice", add_later)
+    monkeypatch.setattr(ingress, "_PAUSES", (0.0,))
+    gateway = await open_gateway(chat)
+    await chat.until_taken(await chat.say("hello", sender="eve"))
+
+    (notice,) = await gateway.rows()
+    assert code_in(notice.text)
+    assert faults == []
 
 
 async def test_code_from_fast_clock_is_expired_and_replaced(database: Database, act: Act) -> None:

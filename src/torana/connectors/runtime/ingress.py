@@ -22,7 +22,7 @@ from torana.limits.rates import MessageRates
 from torana.message_files import shown_name
 from torana.messages import CONTENT_LIMIT, GATEWAY_OWNER, ID_LIMIT, FileKind, Inbound, Turn, utc_now
 from torana.people.pairing import Pairing
-from torana.store.engine.database import Database
+from torana.store.engine.database import Connection, Database
 from torana.store.rows import deliveries
 from torana.store.rows import sessions as session_rows
 from torana.store.rows.senders import Asker
@@ -204,23 +204,25 @@ class Ingress:
         return None
 
     async def _pair(self, heard: IncomingMessage) -> None:
-        code = await self._pairing.ask(
-            Asker(
-                kind=self._kind,
-                sender=heard.sender.id,
-                account=self._account,
-                place=dump_place(heard.place),
-                name=shown_name(heard.sender.name),
-            )
+        asker = Asker(
+            kind=self._kind,
+            sender=heard.sender.id,
+            account=self._account,
+            place=dump_place(heard.place),
+            name=shown_name(heard.sender.name),
         )
-        if code is not None:
+
+        def notify(connection: Connection, code: str) -> None:
+            text = (
+                "You are not approved yet. Give this code to the operator of this gateway; it is valid for one "
+                f"hour:\n\n`{code}`\n\nThe operator approves you with `torana pair approve {code}`."
+            )
+            self._add_notice(connection, heard, text)
+
+        if await self._pairing.ask(asker, notify=notify) is not None:
             approve = f"torana pair approve {quote(f'{self._kind}:{heard.sender.id}')}"
             _log.info("pairing_requested", extra={"account": self._account, "approve": approve})
-            await self._notify(
-                heard,
-                "You are not approved yet. Give this code to the operator of this gateway; it is valid for one "
-                f"hour:\n\n`{code}`\n\nThe operator approves you with `torana pair approve {code}`.",
-            )
+            self._taken(None)
 
     async def _check_bounds(self, heard: IncomingMessage, message_files: MessageFiles) -> None:
         if len(_content(heard.text, message_files)) > CONTENT_LIMIT:
@@ -259,12 +261,12 @@ class Ingress:
             await self._notices.take(heard.sender.id)
         except GatewayError:
             return
-        line, place = channel_of(self._account, heard.place), dump_place(heard.place)
-        work = partial(
-            deliveries.add_notice, account=self._account, line=line, place=place, text=text, at=self._clock()
-        )
-        await self._database.run(work)
+        await self._database.run(partial(self._add_notice, heard=heard, text=text))
         self._taken(None)
+
+    def _add_notice(self, connection: Connection, heard: IncomingMessage, text: str) -> None:
+        line, place = channel_of(self._account, heard.place), dump_place(heard.place)
+        deliveries.add_notice(connection, self._account, line, place, text=text, at=self._clock())
 
 
 def _is_name(sender: str) -> bool:
