@@ -225,6 +225,45 @@ async def test_call_cancelled_by_library_may_have_arrived(
     assert (two.state, [part.text for part in chat.calls]) == ("sent", ["one", "two"])
 
 
+async def test_end_of_connection_waits_for_call_in_progress(sending: Callable[[Chat], Sending]) -> None:
+    chat = Chat(able("blind"))
+    chat.gate = asyncio.Event()
+    home = sending(chat)
+    await home.say("one", "two")
+    await chat.called(1)
+
+    home.task.cancel()
+    for _ in range(20):  # longer than a cancellation takes
+        await asyncio.sleep(0)
+    chat.gate.set()
+    await asyncio.gather(home.task, return_exceptions=True)
+
+    assert [row.state for row in await home.rows()] == ["sent", "pending"]
+    assert [part.text for part in chat.calls] == ["one"]
+
+
+async def test_end_of_connection_cancels_attempt_that_waits_for_its_turn(
+    sending: Callable[[Chat], Sending],
+) -> None:
+    chat = Chat(able("blind"))
+    home, waits = sending(chat), asyncio.Event()
+
+    async def wait(_seconds: float) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    home.meanwhile = wait
+    await chat.limit(5)
+    await home.say("one", "two")
+    async with asyncio.timeout(20):
+        await waits.wait()
+    home.task.cancel()
+    await asyncio.gather(home.task, return_exceptions=True)
+
+    assert [row.state for row in await home.rows()] == ["pending", "pending"]
+    assert len(chat.calls) == 1
+
+
 async def test_delivery_dropped_while_it_waits_is_never_sent(
     sending: Callable[[Chat], Sending], act: Act
 ) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from math import inf, nan
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from pydantic import SecretStr
@@ -216,6 +216,36 @@ async def test_ended_connection_is_replaced(watch: Callable[..., Watched]) -> No
     _, status = await watched.pause()
 
     assert (status.state, status.reason) == ("backing_off", "the connection ended")
+
+
+async def test_deliveries_end_before_their_connection(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    class Step(asyncio.Event):
+        async def wait(self) -> Literal[True]:
+            try:
+                return await super().wait()
+            finally:
+                ended.append("connection")
+
+    async def deliver(_self: Nowhere, _connector: Connector[Any]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(20):  # longer than a cancellation takes
+                await asyncio.sleep(0)
+            ended.append("deliveries")
+
+    monkeypatch.setattr(Nowhere, "deliver", deliver)
+    watched = watch(Step())
+    async with asyncio.timeout(20):
+        await watched.active.wait()
+    watched.task.cancel()
+    await asyncio.gather(watched.task, return_exceptions=True)
+
+    assert ended == ["deliveries", "connection"]
 
 
 async def pause_after(watched: Watched, end: asyncio.Event) -> float:

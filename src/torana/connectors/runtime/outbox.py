@@ -31,8 +31,8 @@ REPEATED = "(sent again) "
 #: Maximum number of lines (conversations) with a delivery in progress.
 _PARALLEL_LINES = 8
 
-#: Timeout, in seconds, for one call of the platform.
-_CALL = 60.0
+#: Timeout, in seconds, for one call of the platform, and for calls in progress at the end of a connection.
+_CALL, _LAST_CALL = 60.0, 3.0
 
 #: The longest time between two checks, and the same with other replicas, whose deliveries cause no event here.
 _CHECK_INTERVAL, _SHARED_CHECK_INTERVAL = 60.0, 2.0
@@ -62,6 +62,8 @@ class Outbox:
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _idle: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _busy: set[str] = field(default_factory=set[str], init=False)
+    #: The attempts that call the platform, or that store the outcome of their call.
+    _calling: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]], init=False)
     _turnstile: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _free_at: float = field(default=0.0, init=False)
 
@@ -74,7 +76,7 @@ class Outbox:
         await self._idle.wait()
 
     async def deliver(self, connector: Connector[Any]) -> None:
-        """Deliver over this connection until cancelled.
+        """Deliver over this connection until cancelled; then wait a moment for calls in progress.
 
         Deliveries that an earlier connection or process left unfinished first become unsure.
         """
@@ -92,7 +94,17 @@ class Outbox:
                     task.add_done_callback(tasks.discard)
                 await wait_first(self._woken, self.pause(pause))
         finally:
-            for task in list(tasks):
+            await self._end_attempts(tasks.copy())
+
+    async def _end_attempts(self, tasks: set[asyncio.Task[None]]) -> None:
+        """End the attempts; the outcome of a call that is cancelled would be unknown."""
+        for task in tasks - self._calling:
+            task.cancel()
+        try:
+            if calls := tasks & self._calling:
+                await asyncio.wait(calls, timeout=_LAST_CALL)
+        finally:
+            for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -138,7 +150,7 @@ class Outbox:
         loop = asyncio.get_running_loop()
         part = await loop.run_in_executor(self.rendering, _part, connector.abilities, delivery)
         await self._take_turn(connector.abilities.pace)
-        if not await self.database.run(partial(deliveries.begin, delivery=delivery, at=self.clock())):
+        if not await self._begin(delivery):
             return
         delivery = replace(delivery, tries=delivery.tries + 1)
         try:
@@ -158,6 +170,13 @@ class Outbox:
             await self._unsure(connector, delivery, str(error) or type(error).__name__)
         else:
             await self._record_sent(delivery, shown_as)
+
+    async def _begin(self, delivery: Delivery) -> bool:
+        """Store that a part is being sent; from now on, the end of the connection waits for the attempt."""
+        if (task := asyncio.current_task()) is not None:
+            self._calling.add(task)
+            task.add_done_callback(self._calling.discard)
+        return await self.database.run(partial(deliveries.begin, delivery=delivery, at=self.clock()))
 
     def _trace(self, delivery: Delivery) -> AbstractContextManager[SpanDetails]:
         """Record a span for an attempt, as a child of the span of its turn."""

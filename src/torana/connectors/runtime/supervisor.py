@@ -246,20 +246,22 @@ class Supervisor(ConnectionSupervisor[Status]):
         sink = _ConnectionSink(self._ingress(connector), records, heard=self._note_heard)
         run = asyncio.create_task(connector.run(sink), name=f"{self._name} listens")
         tasks: set[asyncio.Task[Any]] = {run, renewal}
+        deliveries: set[asyncio.Task[None]] = set()
         try:
             await _wait_until_ready(tasks, sink)
             if not (run.done() or renewal.done()):
                 self.connector = connector
                 self.status = replace(self.status, link=connector.link)
                 self._set_active()
-                tasks.add(asyncio.create_task(self._deliver(connector)))
+                deliveries.add(asyncio.create_task(self._deliver(connector)))
                 tasks.add(asyncio.create_task(sink.wait_until_silent(connector.abilities.quiet)))
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks | deliveries, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             self.connector = None
-            await asyncio.gather(*(cancel_with_grace(task) for task in tasks))
+            for ending in (deliveries, tasks):  # calls in progress need the connection
+                await asyncio.gather(*(cancel_with_grace(task) for task in ending))
 
     def _note_heard(self) -> None:
         self.status = replace(self.status, heard_at=self._clock())
