@@ -221,5 +221,6 @@ class Faults:
                     self._hit.discard(replica)
                     return
                 self.counts["starts that failed"] += 1
-                if _UNUSABLE not in replica.end_of_output():
-                    self.unexpected.append(f"a start failed:\n{replica.end_of_output()}")
+                output = replica.end_of_output()
+                if _UNUSABLE not in output and _TAKEN_OVER not in output:
+                    self.unexpected.append(f"a start failed:\n{output}")

@@ -145,13 +145,14 @@ def _without_lookalikes(result: Any, tool: str) -> Any:
 
     The model library takes a stored object with this ``kind`` for a file.
     """
-    wrapped = cast("ToolReturn[Any]", result) if isinstance(result, ToolReturn) else None
-    value: Any = result if wrapped is None else wrapped.return_value
-    values: Sequence[Any] = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
-    if not any(map(_has_the_form_of_a_file, values)):
-        return result
-    text = ToolReturnPart(tool, value).model_response_str()
-    return text if wrapped is None else replace(wrapped, return_value=text)
+    if isinstance(result, ToolReturn):
+        wrapped = cast("ToolReturn[Any]", result)
+        return replace(wrapped, return_value=_without_lookalikes(wrapped.return_value, tool))
+    is_list = isinstance(result, list | tuple)
+    values = cast("Sequence[Any]", result) if is_list else [result]
+    if any(map(_has_the_form_of_a_file, values)):
+        return ToolReturnPart(tool, result).model_response_str()
+    return result
 
 
 def _has_the_form_of_a_file(value: Any) -> bool:
