@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -325,8 +325,6 @@ class Connector(ABC, Generic[S]):
     #: True if a sender's id means the same person on every account of the platform, on any server.
     #: If not, a sender who is paired with one account is unknown to the other accounts.
     global_ids: ClassVar[bool] = False
-    #: True if the platform calls the gateway (``hook``). Each of several replicas then takes calls.
-    called: ClassVar[bool] = False
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -391,12 +389,17 @@ class Connector(ABC, Generic[S]):
         del request
         return HookResponse(status=404)
 
+
+@runtime_checkable
+class TakesCalls(Protocol):
+    """A connector whose platform calls the gateway (``hook``): each of several replicas takes calls."""
+
     async def take_calls(self, sink: MessageSink) -> None:
         """Pass the messages of the platform's calls on until cancelled, while another process has the account.
 
-        For connectors with ``called``; ``sink`` has no records, and nothing is sent over this connector.
+        ``sink`` has no records, and nothing is sent over this connector.
         """
-        raise NotImplementedError
+        ...
 
 
 #: Earlier names of classes in this module; version 1.0 removes them.

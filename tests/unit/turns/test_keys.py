@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,6 +25,28 @@ Boot = Callable[..., Awaitable[Any]]
 Message = Callable[..., Inbound]
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+@dataclass
+class Digging:
+    """A tool that runs until it is cancelled, and then until ``tidy`` is set."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    tidy: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def dig(self) -> str:
+        """Dig."""
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped.set()
+            await self.tidy.wait()
+        return "never"
+
+    def toolset(self) -> FunctionToolset[ToolContext]:
+        return FunctionToolset[ToolContext]([self.dig], metadata={"permission": "allow"})
 
 
 async def test_key_returns_the_same_turn_after_its_end_and_a_crash(boot: Boot, message: Message) -> None:
@@ -175,28 +197,16 @@ async def test_control_word_with_a_used_key_is_refused(boot: Boot, message: Mess
 async def test_control_word_completes_after_caller_disconnects_and_gateway_stops(
     boot: Boot, message: Message
 ) -> None:
-    begun, stopped, tidy = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def dig() -> str:
-        """Dig."""
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.set()
-            await tidy.wait()
-        return "never"
-
-    tools = FunctionToolset[ToolContext]([dig], metadata={"permission": "allow"})
-    gateway = await boot(ScriptedModel([ToolCallPart("dig", {})]), tools)
+    digging = Digging()
+    gateway = await boot(ScriptedModel([ToolCallPart("dig", {})]), digging.toolset())
     turn = await gateway.turns.accept(message())
-    await begun.wait()
+    await digging.begun.wait()
     caller = asyncio.ensure_future(gateway.turns.submit(message("/stop", key="k")))
-    await stopped.wait()
+    await digging.stopped.wait()
     caller.cancel()
     stopping = asyncio.ensure_future(gateway.turns.stop(grace=60))
     await asyncio.sleep(0)
-    tidy.set()
+    digging.tidy.set()
     await stopping
     gateway.database.close()
 
@@ -209,26 +219,14 @@ async def test_control_word_completes_after_caller_disconnects_and_gateway_stops
 async def test_stop_word_that_is_repeated_after_a_crash_stops_no_later_turn(
     boot: Boot, message: Message
 ) -> None:
-    begun, stopped, tidy = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def dig() -> str:
-        """Dig."""
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.set()
-            await tidy.wait()
-        return "never"
-
-    tools = FunctionToolset[ToolContext]([dig], metadata={"permission": "allow"})
-    gateway = await boot(ScriptedModel([ToolCallPart("dig", {})]), tools)
+    digging = Digging()
+    gateway = await boot(ScriptedModel([ToolCallPart("dig", {})]), digging.toolset())
     first = await gateway.turns.accept(message("a"))
-    await begun.wait()
+    await digging.begun.wait()
     await gateway.turns.accept(message("b"))
     stop = message("/stop", key="k")
     caller = asyncio.ensure_future(gateway.turns.submit(stop))
-    await stopped.wait()
+    await digging.stopped.wait()
     await gateway.crash()
 
     gateway = await boot(obedient=True)
@@ -238,7 +236,7 @@ async def test_stop_word_that_is_repeated_after_a_crash_stops_no_later_turn(
     assert (again.turn.reply, again.new) == ("Stopped.", False)
     assert (await gateway.turns.reader.get("gateway", first.id)).state == "cancelled"
     assert set(gateway.agent.running) == {"b"}
-    tidy.set()
+    digging.tidy.set()
     await asyncio.wait([caller])
 
 

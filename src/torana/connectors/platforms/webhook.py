@@ -144,8 +144,6 @@ class Webhook(Connector[WebhookSettings]):
     # A program gets the original Markdown, in one part unless it is extremely long.
     abilities = Capabilities(length=100_000, repeat="keyed", render=str, threads=True, quiet=None, asks=False)
 
-    called = True
-
     _sink: MessageSink | None = None
     _client: httpx2.AsyncClient
 

@@ -20,6 +20,7 @@ from torana.connectors.base import (
     IncomingMessage,
     PermanentError,
     RetryLater,
+    TakesCalls,
 )
 from torana.connectors.registry import Account, open_connector
 from torana.connectors.runtime.ingress import Ingress
@@ -201,7 +202,7 @@ class Supervisor(ConnectionSupervisor[Status]):
         try:
             return await stack.enter_async_context(self._lease.hold(name))
         except _StandBy as error:
-            if not connector.called:
+            if not isinstance(connector, TakesCalls):
                 raise
             self._set_state("backing_off", reason=str(error))
         sink = _ConnectionSink(self._ingress(connector), self._lease.records(name), heard=self._note_heard)

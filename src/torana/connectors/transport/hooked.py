@@ -45,7 +45,6 @@ def parse_hook_body(body: bytes) -> Any:
 class HookedConnector(Connector[S]):
     """A connector that verifies, parses and processes calls, while its access token is valid."""
 
-    called = True
     #: The error for an access token that the platform refuses, with the cure.
     refusal: ClassVar[str]
     #: The limits of the client's connections.
