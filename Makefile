@@ -52,20 +52,23 @@ chat: $(VENV)/.run ## talk with the agent in the terminal
 
 PYTEST := $(BIN)/python -m pytest --maxprocesses 8 --durations 10
 
-# The tests often wait for other processes: half as many workers again as processors use the time.
-WORKERS = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() * 3 + 1) // 2)')
+# The tests wait for other processes, the long ones often: so many workers for each processor use the time.
+WORKERS = $(call workers,1.5)
+LONG_WORKERS = $(call workers,2)
+workers = $(shell $(BIN)/python -c 'import math, os; print(math.ceil(os.cpu_count() * $(1)))')
 
 test: $(VENV)/.dev ## the fast tests, in a few minutes; `make test T=tests/attacks` for all tests of a path
 	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal $(if $(filter tests,$(T)),-m "not long") $(T)
 
-# A file's tests stay together: they share servers that take long to start.
+# A file's tests stay together: they share servers that take long to start. In the order of the files, those that
+# take minutes with few tests do not come last.
 test-long: $(VENV)/.dev ## the tests with real platforms, kills and attacks, and the property tests with more examples
-	TORANA_TEST_PROFILE=long $(PYTEST) --numprocesses $(WORKERS) --dist loadfile -m "long or hypothesis" $(T)
+	TORANA_TEST_PROFILE=long $(PYTEST) --numprocesses $(LONG_WORKERS) --dist loadfile --no-loadscope-reorder -m "long or hypothesis" $(T)
 
 test-all: test test-long ## every test
 
 faults: $(VENV)/.dev ## plant forty faults one by one, and show which the tests find; `make faults A='"the name"'` for some
-	$(BIN)/python scripts/plant_faults.py $(A)
+	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-20} $(BIN)/python scripts/plant_faults.py $(A)
 
 chaos: $(VENV)/.dev ## five minutes of faults each for one gateway and for three replicas; 300 pairs of deaths
 	TORANA_CHAOS_SECONDS=$${TORANA_CHAOS_SECONDS:-300} $(BIN)/python -m pytest tests/chaos --timeout=3600
@@ -73,11 +76,11 @@ chaos: $(VENV)/.dev ## five minutes of faults each for one gateway and for three
 soak-connectors: $(VENV)/.dev ## ten minutes of cuts, limits and kills while people talk on chat platforms
 	TORANA_SOAK_SECONDS=$${TORANA_SOAK_SECONDS:-600} $(BIN)/python -m pytest tests/chaos/test_connectors.py -rA --log-level=INFO --timeout=1800
 
-bench: $(VENV)/.dev .venv-bench/.run ## how fast it is, beside the bare agent loop; `make bench A="--peer nanobot"` beside a peer
+bench: $(VENV)/.dev .venv-bench/.run ## how fast it is, beside the bare agent loop; `make bench A="--peer nanobot --peer hermes"` beside others
 	$(BIN)/python -m bench $(A)
 
-bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, and 1,000 event streams at once
-	$(BIN)/python -m bench.scale sessions streams
+bench-scale: $(VENV)/.dev .venv-bench/.run ## 100,000 sessions on disk, sessions of 5,000 messages, and 1,000 event streams at once
+	$(BIN)/python -m bench.scale
 
 bench-replicas: $(VENV)/.dev ## replicas on PostgreSQL: throughput, takeover, cancel, statements; `make bench-replicas A="throughput --postgres 18"`
 	$(BIN)/python -m bench.replicas $(A)
@@ -142,4 +145,4 @@ dist: $(VENV)/.dev ## reproducible wheel and source archive, SBOM and checksums,
 	cd dist && sha256sum * > SHA256SUMS
 
 clean: ## remove the virtual environment and everything made
-	rm -rf $(VENV) .venv-bench .venv-nanobot bench/results dist build site .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-nanobot .venv-hermes bench/results dist build site .coverage* .pytest_cache .ruff_cache .hypothesis .import_linter_cache

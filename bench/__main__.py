@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 from rich.console import Console
@@ -14,9 +12,9 @@ from rich.table import Table
 
 from bench import report
 from bench.measures import run
+from bench.peers import PEERS, Peer
 
 RESULTS = Path(__file__).with_name("results")
-PEER = Path(__file__).parents[1] / ".venv-nanobot"
 
 #: With ``--short`` only a ratio that misses its bound by this factor is an error, because machines are shared.
 MARGIN = 2.0
@@ -32,7 +30,11 @@ def main() -> None:
         "--messages", type=int, default=200, help="messages of each measurement in a round (200)"
     )
     parser.add_argument(
-        "--peer", choices=["nanobot"], help="also measure this gateway, installed in its own environment"
+        "--peer",
+        choices=PEERS,
+        action="append",
+        default=[],
+        help="also measure this gateway, installed in its own environment; repeat it for several",
     )
     parser.add_argument(
         "--short", action="store_true", help="one small round; fails if a ratio misses its bound by far"
@@ -40,10 +42,10 @@ def main() -> None:
     arguments = parser.parse_args()
     rounds, messages = (1, 60) if arguments.short else (arguments.rounds, arguments.messages)
     console = Console(stderr=True)
-    peer = _peer(console) if arguments.peer else None
+    peers = [_installed(PEERS[name], console) for name in arguments.peer]
     with tempfile.TemporaryDirectory(prefix="torana-bench-") as home, console.status("starting") as status:
         results = run(
-            Path(home), rounds=rounds, messages=messages, peer=peer, show=lambda text: status.update(text)
+            Path(home), rounds=rounds, messages=messages, peers=peers, show=lambda text: status.update(text)
         )
     page = report.markdown(results, rounds=rounds, messages=messages)
     _print(results)
@@ -60,8 +62,8 @@ def _print(results: report.Results) -> None:
     table = Table("measure", "measured", "must", "aim", "")
     for goal in report.goals(results):
         verdict = "aim" if goal.reached(goal.aim) else "must" if goal.reached(goal.must) else "missed"
-        value = f"{goal.value:.3g} {goal.unit}"
-        table.add_row(goal.measure, value, f"{goal.must:.3g}", f"{goal.aim:.3g}", verdict)
+        value = f"{goal.value:.4g} {goal.unit}"
+        table.add_row(goal.measure, value, f"{goal.must:.4g}", f"{goal.aim:.4g}", verdict)
     Console().print(table)
 
 
@@ -75,13 +77,10 @@ def _fail_where_far(results: report.Results) -> None:
         sys.exit(f"far from the required values: {', '.join(far)}")
 
 
-def _peer(console: Console) -> Path:
-    python = PEER / "bin" / "python"
-    if not (PEER / "bin" / "nanobot").exists():
-        console.print(f"installing nanobot-ai into {PEER}")
-        venv.create(PEER, with_pip=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "nanobot-ai[api]==0.3.5"], check=True)
-    return python
+def _installed(peer: Peer, console: Console) -> Peer:
+    with console.status(f"installing {peer.requirement} into {peer.programs.parent}"):
+        peer.install()
+    return peer
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ class Connection:
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 22)
         return cls(reader, writer, parts.netloc)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def post(self, path: str, body: Mapping[str, Any], *, token: str = "") -> dict[str, Any]:
         """Return the response to a POST request. Raises ``RuntimeError`` for a status other than 200."""
-        self._send("POST", path, body)
+        self._send(path, body, f"authorization: Bearer {token}\r\n" if token else "")
         head = await self._head()
         if found := _LENGTH.search(head):
             content = await self._reader.readexactly(int(found[1]))
@@ -40,7 +40,7 @@ class Connection:
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[tuple[str, Any]]:
         """Yield the type and data of each server-sent event in the response to a POST request."""
-        self._send("POST", path, body, accept="text/event-stream")
+        self._send(path, body, "accept: text/event-stream\r\n")
         await self._head()
         left = b""
         async for chunk in self._chunks():
@@ -54,10 +54,10 @@ class Connection:
         """Close the connection."""
         self._writer.close()
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any], accept: str = "application/json") -> None:
+    def _send(self, path: str, body: Mapping[str, Any], headers: str) -> None:
         content = json.dumps(body).encode()
         head = (
-            f"{method} {path} HTTP/1.1\r\nhost: {self._host}\r\naccept: {accept}\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: {self._host}\r\n{headers}"
             f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
         )
         self._writer.write(head.encode() + content)

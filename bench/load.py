@@ -81,12 +81,6 @@ def in_sessions(count_: int) -> Send:
     return send
 
 
-async def to_nanobot(connection: Connection, _: int) -> None:
-    """Send a message to nanobot in a new session."""
-    question = {"role": "user", "content": "hello"}
-    await connection.post("/v1/chat/completions", {"messages": [question], "session_id": f"s{next(_fresh)}"})
-
-
 async def first_event(url: str, *, messages: int) -> Sample:
     """Measure the time to the first event of a stream, one message after the other."""
     connection = await Connection.open(url)

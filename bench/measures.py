@@ -6,14 +6,17 @@ import asyncio
 import json
 import subprocess
 import time
+import urllib.request
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
 
-from bench.load import Sample, Send, first_event, in_sessions, measure, to_model, to_nanobot, to_torana
+from bench.load import Sample, Send, first_event, in_sessions, measure, to_model, to_torana
+from bench.peers import Peer
 from bench.servers import (
     PYTHON,
     Server,
@@ -21,7 +24,6 @@ from bench.servers import (
     command_cpu,
     installed_size,
     instant_model,
-    nanobot,
     started,
     torana,
     wait_for,
@@ -112,8 +114,20 @@ def bare_loop(model_url: str) -> Generator[Loop]:
         process.wait()
 
 
-def run(home: Path, *, rounds: int, messages: int, peer: Path | None, show: Callable[[str], None]) -> Results:
-    """Measure everything. ``peer`` is the Python of nanobot's environment; ``show`` displays the progress."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Servers:
+    """The programs that a round compares. ``model`` is the base URL of the model."""
+
+    model: str
+    gateway: Server
+    loop: Loop
+    peers: Mapping[Peer, Server]
+
+
+def run(
+    home: Path, *, rounds: int, messages: int, peers: Sequence[Peer], show: Callable[[str], None]
+) -> Results:
+    """Measure everything. ``peers`` are installed; ``show`` displays the progress."""
     results = Results()
     results.add("installed size", installed_size())
     show("cold starts")
@@ -127,14 +141,27 @@ def run(home: Path, *, rounds: int, messages: int, peer: Path | None, show: Call
         results.add("memory started", gateway.memory)
         ask(f"{gateway.url}/message", {"content": "hello"})
         results.add("memory openai", gateway.memory)
+        results.add("torana prompt", _prompt_size(model))
         _measure_idle(results, gateway, show)
         loop = stack.enter_context(bare_loop(model))
-        other = stack.enter_context(nanobot(peer, home / "nanobot", model)) if peer else None
+        others: dict[Peer, Server] = {}
+        for peer in peers:
+            show(f"start of {peer.name}")
+            others[peer] = stack.enter_context(peer.run(peer.programs, home / peer.name, model))
+            asyncio.run(measure(others[peer].url, peer.send, messages=1, concurrency=1))
+            results.add(f"{peer.name} prompt", _prompt_size(model))
+        servers = _Servers(model=model, gateway=gateway, loop=loop, peers=others)
         for number in range(rounds):
             show(f"round {number + 1} of {rounds}")
-            asyncio.run(_round(results, model, gateway, loop, other, messages=messages))
+            asyncio.run(_round(results, servers, messages=messages))
         results.add("memory after load", gateway.memory)
     return results
+
+
+def _prompt_size(model: str) -> int:
+    """Return the characters of the instructions and tools that the model got since the last call."""
+    with urllib.request.urlopen(model.removesuffix("/v1") + "/prompt", timeout=5) as answer:
+        return int(answer.read())
 
 
 def with_model(url: str) -> dict[str, str]:
@@ -160,29 +187,26 @@ def _measure_idle(results: Results, gateway: Server, show: Callable[[str], None]
     results.add("idle cpu percent", (gateway.cpu - before) / _IDLE * 100)
 
 
-async def _round(
-    results: Results, model: str, gateway: Server, loop: Loop, other: Server | None, *, messages: int
-) -> None:
+async def _round(results: Results, servers: _Servers, *, messages: int) -> None:
     for concurrency in CONCURRENCY:
         amount = messages if concurrency == 1 else 4 * messages
-        await _at_a_time(concurrency, results, model, gateway, loop, other, messages=amount)
+        await _at_a_time(concurrency, results, servers, messages=amount)
     sessions = {
-        "same session": sending_to(gateway.url, in_sessions(1)),
-        "new session": sending_to(gateway.url, to_torana),
+        "same session": sending_to(servers.gateway.url, in_sessions(1)),
+        "new session": sending_to(servers.gateway.url, to_torana),
     }
     for name, sample in (await alternate(sessions, messages=100)).items():
         results.add(name, sample.p50)
-    results.add_sample("first event", await first_event(gateway.url, messages=messages // 2))
+    results.add_sample("first event", await first_event(servers.gateway.url, messages=messages // 2))
 
 
-async def _at_a_time(
-    c: int, results: Results, model: str, gateway: Server, loop: Loop, other: Server | None, *, messages: int
-) -> None:
+async def _at_a_time(c: int, results: Results, servers: _Servers, *, messages: int) -> None:
+    gateway = servers.gateway
     new = sending_to(gateway.url, to_torana, c)
     cpu: list[float] = []
 
     async def bare(n: int) -> Sample:
-        return loop.measure(messages=n, concurrency=c)
+        return servers.loop.measure(messages=n, concurrency=c)
 
     async def with_cpu(n: int) -> Sample:
         before = gateway.cpu
@@ -190,15 +214,15 @@ async def _at_a_time(
         cpu.append(gateway.cpu - before)
         return sample
 
-    parts = urlsplit(model)
+    parts = urlsplit(servers.model)
     senders = {
         "model": sending_to(f"{parts.scheme}://{parts.netloc}", to_model, c),
         "loop": bare,
         "torana": with_cpu,
         "torana old": sending_to(gateway.url, in_sessions(c), c),
     }
-    if other is not None:
-        senders["nanobot"] = sending_to(other.url, to_nanobot, c, part=4)
+    for peer, server in servers.peers.items():
+        senders[peer.name] = sending_to(server.url, peer.send, c, part=4)
     for name, sample in (await alternate(senders, messages=messages, concurrency=c)).items():
         results.add_sample(f"{name} c{c}", sample)
     results.add(f"torana c{c} cpu", sum(cpu) / messages * 1000)

@@ -3,6 +3,9 @@
 Run it as ``python -m bench.model``; the first line of its output is its base URL. The answer to ``stream N
 every S`` has N pieces of text, S seconds apart, each with the time at which it was sent. The answer to ``write
 N every S`` has N tokens of Markdown, and that to ``ramble N every S`` has N tokens of one paragraph.
+
+``GET /prompt`` returns the number of characters of the instructions and tools in the largest request since its
+last call.
 """
 
 from __future__ import annotations
@@ -43,26 +46,48 @@ def double(number: int) -> int:
 _USAGE = {"prompt_tokens": 20, "completion_tokens": 12, "total_tokens": 32}
 
 
-async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = _LENGTH.search(head)
-            body = json.loads(await reader.readexactly(int(length[1]) if length else 0) or "{}")
-            await _answer(writer, body)
-    except (asyncio.IncompleteReadError, ConnectionError):
-        pass
-    finally:
-        writer.close()
+class _Model:
+    """The server of the model."""
+
+    def __init__(self) -> None:
+        self._largest = b"{}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of a connection."""
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = _LENGTH.search(head)
+                content = await reader.readexactly(int(length[1]) if length else 0)
+                if head.startswith(b"GET /prompt "):
+                    _write_json(writer, _prompt_size(json.loads(self._largest)))
+                    self._largest = b"{}"
+                else:
+                    self._largest = max(self._largest, content, key=len)
+                    await _answer(writer, json.loads(content or "{}"))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+def _prompt_size(request: dict[str, Any]) -> int:
+    roles = {"system", "developer"}
+    texts = [message["content"] for message in request.get("messages", ()) if message["role"] in roles]
+    return sum(len(json.dumps(each, ensure_ascii=False)) for each in (*texts, *request.get("tools", ())))
+
+
+def _write_json(writer: asyncio.StreamWriter, value: object) -> None:
+    sent = json.dumps(value).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(sent)}\r\n\r\n"
+    writer.write(head.encode() + sent)
 
 
 async def _answer(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
     if not body.get("stream"):
         message = {"role": "assistant", "content": ANSWER}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        sent = json.dumps(_chunk("chat.completion", choice) | {"usage": _USAGE}).encode()
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(sent)}\r\n\r\n"
-        writer.write(head.encode() + sent)
+        _write_json(writer, _chunk("chat.completion", choice) | {"usage": _USAGE})
     else:
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -98,7 +123,7 @@ def _send(writer: asyncio.StreamWriter, chunk: dict[str, Any]) -> None:
 
 async def main() -> None:
     """Serve until the process is terminated."""
-    server = await asyncio.start_server(_serve, "127.0.0.1", 0, backlog=2048)
+    server = await asyncio.start_server(_Model().serve, "127.0.0.1", 0, backlog=2048)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
     await server.serve_forever()
 

@@ -19,6 +19,7 @@ _NAMES = {
     "torana": "Torana, new sessions",
     "torana old": "Torana, old sessions",
     "nanobot": "nanobot, new sessions",
+    "hermes": "hermes-agent, new sessions",
 }
 
 
@@ -40,8 +41,15 @@ class Goal:
 
 
 def goals(results: Results) -> list[Goal]:
-    """Return the measured values with their bounds; nanobot's only if it was measured."""
+    """Return the measured values with their bounds; those relative to nanobot only if it was measured."""
     found = [
+        Goal(
+            measure="instructions and tools of the first prompt",
+            value=results["torana prompt"],
+            must=7_000,
+            aim=4_000,
+            unit="characters",
+        ),
         Goal(
             measure="one message, p50, relative to the bare agent loop",
             value=results.ratio("torana c1 p50", "loop c1 p50"),
@@ -145,8 +153,8 @@ def markdown(results: Results, *, rounds: int, messages: int) -> str:
     ]
     for goal in goals(results):
         sign = "≥" if goal.rising else "≤"
-        bounds = f"{sign} {goal.must:.3g} | {sign} {goal.aim:.3g}"
-        lines.append(f"| {goal.measure} | {goal.value:.3g} {goal.unit} | {bounds} |")
+        bounds = f"{sign} {goal.must:.4g} | {sign} {goal.aim:.4g}"
+        lines.append(f"| {goal.measure} | {goal.value:.4g} {goal.unit} | {bounds} |")
     lines += [
         "",
         "| | at a time | p50 ms | p95 ms | p99 ms | per second | processor ms |",
@@ -160,7 +168,10 @@ def markdown(results: Results, *, rounds: int, messages: int) -> str:
                 rate = f"{results[f'{at} per second']:.0f}"
                 cpu = f"{results[f'{at} cpu']:.1f}" if f"{at} cpu" in results else ""
                 lines.append(f"| {' | '.join([name, str(concurrency), *numbers, rate, cpu])} |")
+    sizes = ", ".join(f"{key} {results[f'{key} prompt']:,.0f}" for key in _NAMES if f"{key} prompt" in results)
     lines += [
+        "",
+        f"Characters of the instructions and tools in the first prompt of a session: {sizes}.",
         "",
         (
             f"First event of a stream: p50 {results['first event p50']:.1f} ms, "

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import Connection
-from bench.load import Send, measure, to_torana
+from bench.load import Send, in_sessions, measure, to_torana
 from bench.measures import alternate, sending_to, with_model
 from bench.servers import Server, instant_model, torana
 
@@ -43,13 +43,19 @@ _STREAMS = 1_000
 _OPENING = 25.0
 _QUESTION = "stream 10 every 4"
 
+#: Must and aim of the p50 in a session with this number of messages, relative to new sessions.
+_LONG = {100: ("1.2", "1.1"), 2_000: ("1.25", "1.1"), 5_000: ("", "")}
+#: Messages to each of these sessions, which make them a little longer.
+_LONG_MESSAGES = 100
+
 Row = tuple[str, str, str, str]
 
 
 def main() -> None:
     """Measure as the arguments say, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
-    parser.add_argument("measures", nargs="*", default=["sessions", "streams"], help="sessions, streams, soak")
+    defaults = ["sessions", "long", "streams"]
+    parser.add_argument("measures", nargs="*", default=defaults, help="sessions, long, streams, soak")
     parser.add_argument("--sessions", type=int, default=100_000, help="sessions in the full database (100000)")
     parser.add_argument("--messages", type=int, default=20_000, help="messages of the soak (20000)")
     arguments = parser.parse_args()
@@ -61,6 +67,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="torana-scale-") as home, console.status("starting") as status:
         if "sessions" in arguments.measures:
             rows += _sessions(Path(home), arguments.sessions, status.update)
+        if "long" in arguments.measures:
+            rows += _long_sessions(Path(home), status.update)
         if "streams" in arguments.measures:
             rows.append(_streams(Path(home), status.update))
         if "soak" in arguments.measures:
@@ -133,6 +141,27 @@ def _fill(path: Path, count: int) -> None:
                 f"WITH RECURSIVE numbers(n) AS ({numbers}) "
                 f"INSERT INTO {table} ({listed}) SELECT {', '.join(values)} FROM {table}, numbers"
             )
+
+
+def _long_sessions(home: Path, show: Callable[[str], None]) -> list[Row]:
+    with instant_model() as model, torana(home / "long", **with_model(model)) as server:
+        senders = {"new": sending_to(server.url, to_torana)}
+        for length in _LONG:
+            show(f"filling a session with {length:,} messages")
+            send = in_sessions(1)
+            asyncio.run(measure(server.url, send, messages=length // 2, concurrency=1))
+            senders[f"{length}"] = sending_to(server.url, send)
+        show("measuring")
+        samples = asyncio.run(alternate(senders, messages=_LONG_MESSAGES))
+    middle = {name: sample.p50 for name, sample in samples.items()}
+    return [
+        (
+            f"a session of {length:,} messages: p50 relative to new sessions",
+            f"{middle[f'{length}'] / middle['new']:.2f} × ({middle[f'{length}']:.1f} ms)",
+            *goals,
+        )
+        for length, goals in _LONG.items()
+    ]
 
 
 def _streams(home: Path, show: Callable[[str], None]) -> Row:

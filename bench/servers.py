@@ -70,30 +70,15 @@ def torana(home: Path, **settings: str) -> Generator[Server]:
 
     ``settings`` are names of ``TORANA_`` variables without the prefix, and their values.
     """
-    port = _free_port()
+    port = free_port()
     environ = {
         "TORANA_RATE_PER_USER": "0",
         "TORANA_RATE_GLOBAL": "0",
         "TORANA_DATA_DIR": str(home),
         "TORANA_PORT": str(port),
     } | {f"TORANA_{name.upper()}": value for name, value in settings.items()}
-    with _running(_SERVE, environ, port, home) as server:
+    with running(_SERVE, environ, port, home) as server:
         wait_for(f"{server.url}/health", '"status":"ok"')
-        yield server
-
-
-@contextmanager
-def nanobot(python: Path, home: Path, model_url: str) -> Generator[Server]:
-    """Run nanobot's HTTP server with the same model, and yield it when it is ready."""
-    port = _free_port()
-    home.mkdir(parents=True, exist_ok=True)
-    config = home / "config.json"
-    provider = {"apiKey": "none", "apiBase": model_url}
-    defaults = {"model": "instant", "provider": "custom", "workspace": str(home / "workspace")}
-    config.write_text(json.dumps({"providers": {"custom": provider}, "agents": {"defaults": defaults}}))
-    command = [str(python.with_name("nanobot")), "serve", "--port", str(port), "--config", str(config)]
-    with _running(command, {"HOME": str(home)}, port, home) as server:
-        wait_for(f"{server.url}/health")
         yield server
 
 
@@ -121,11 +106,11 @@ def ask(url: str, body: Mapping[str, Any]) -> None:
 @contextmanager
 def started(home: Path, **settings: str) -> Generator[tuple[str, float]]:
     """Start a gateway, and yield its URL and the time of its start without waiting for it."""
-    port = _free_port()
+    port = free_port()
     environ = {"TORANA_DATA_DIR": str(home), "TORANA_PORT": str(port)}
     environ |= {f"TORANA_{name.upper()}": value for name, value in settings.items()}
     began = time.monotonic()
-    with _running(_SERVE, environ, port, home) as server:
+    with running(_SERVE, environ, port, home) as server:
         yield server.url, began
 
 
@@ -154,7 +139,8 @@ def _without_settings() -> dict[str, str]:
 
 
 @contextmanager
-def _running(command: list[str], environ: Mapping[str, str], port: int, home: Path) -> Generator[Server]:
+def running(command: list[str], environ: Mapping[str, str], port: int, home: Path) -> Generator[Server]:
+    """Run a server in a folder, which also gets its log, and yield it at once."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -175,6 +161,7 @@ def _end(process: subprocess.Popen[Any]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a TCP port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]

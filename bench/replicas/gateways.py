@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,10 +38,11 @@ def replicas(home: Path, server: PostgresServer, number: int, **settings: str) -
         yield [stack.enter_context(gateway(home / f"replica {n}", **settings)) for n in range(number)]
 
 
-def say(program: Program, content: str) -> httpx2.Response:
-    """Send a message in a new session, and return the response with the reply."""
+def say(program: Program, content: str, http: httpx2.Client | None = None) -> httpx2.Response:
+    """Send a message in a new session, over a connection of ``http`` if given; return the response."""
     body = {"content": content, "channelId": str(uuid4())}
-    return httpx2.post(f"{program.url}message", json=body, timeout=60, trust_env=False)
+    with nullcontext(http) if http else httpx2.Client(timeout=60, trust_env=False) as client:
+        return client.post(f"{program.url}message", json=body)
 
 
 def begin(program: Program, content: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from statistics import median
 
+import httpx2
 from tests.chaos.program import Program
 from tests.postgres import PostgresServer
 from tests.waiting import eventually
@@ -17,6 +18,8 @@ from bench.replicas.rows import Row, Run
 
 #: Messages to one gateway before the next one's turn, as in the other benchmark.
 _MESSAGES_PER_TURN = 25
+
+_CONTENTS = {"one plain message": "hello", "one message with a tool call": "what is 6 * 7"}
 
 #: Seconds over which an idle replica is measured.
 _IDLE = 10.0
@@ -33,20 +36,13 @@ def measure_single_gateways(run: Run) -> Generator[Row]:
             sqlite = stack.enter_context(gateway(home / "sqlite"))
             url = server.create("bench_postgres")
             postgres = stack.enter_context(gateway(home / "postgres", TORANA_DATABASE_URL=url))
-            times: dict[str, list[float]] = {sqlite.url: [], postgres.url: []}
-            for _ in range(max(1, run.messages // _MESSAGES_PER_TURN)):
-                for one in (sqlite, postgres):
-                    times[one.url] += [_timed(one) for _ in range(_MESSAGES_PER_TURN)]
-            low, high = median(times[sqlite.url]), median(times[postgres.url])
-            yield (
-                "p50 of one message, PostgreSQL against SQLite",
-                f"{(high - low) * 1000:+.1f} ms ({high * 1000:.1f}, {low * 1000:.1f})",
-                "+4 ms",
-                "+2 ms",
-            )
+            for kind, content in _CONTENTS.items():
+                low, high = _compare(sqlite, postgres, content, run.messages)
+                difference = f"{(high - low) * 1000:+.1f} ms ({high * 1000:.1f}, {low * 1000:.1f})"
+                yield f"p50 of {kind}, PostgreSQL against SQLite", difference, "+4 ms", "+2 ms"
             with _logging(server) as logged:
                 for _ in range(_MESSAGES_PER_TURN):
-                    say(postgres, "hello").raise_for_status()
+                    say(postgres, _CONTENTS["one plain message"]).raise_for_status()
             yield "round trips of a plain turn", f"{logged() / _MESSAGES_PER_TURN:.1f}", "8", "6"
         with replicas(run.directory("idle"), server, 1) as (replica,):
             before = processor_time(replica)
@@ -77,8 +73,17 @@ def _set_logging(server: PostgresServer, kind: str) -> None:
     eventually(lambda: server.execute("SHOW log_statement") == [(kind,)])
 
 
-def _timed(program: Program) -> float:
-    """Return the seconds of a message in a new session."""
+def _compare(one: Program, other: Program, content: str, messages: int) -> tuple[float, float]:
+    """Return the median seconds of a message to each gateway, each message in a new session."""
+    times: dict[Program, list[float]] = {one: [], other: []}
+    with httpx2.Client(timeout=60, trust_env=False) as http:
+        for _ in range(max(1, messages // _MESSAGES_PER_TURN)):
+            for program, measured in times.items():
+                measured += [_time_message(http, program, content) for _ in range(_MESSAGES_PER_TURN)]
+    return median(times[one]), median(times[other])
+
+
+def _time_message(http: httpx2.Client, program: Program, content: str) -> float:
     began = time.monotonic()
-    say(program, "what is 6 * 7").raise_for_status()
+    say(program, content, http=http).raise_for_status()
     return time.monotonic() - began
