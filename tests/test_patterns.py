@@ -31,7 +31,7 @@ PIECES = (*" a1.\n-_,/:\"'([<*#é\\", "a ", "1 ", "a\n", ", ", "1,", "a.")
 ENDS = ("\0", "b")
 #: The number of repetitions for the first trial. The slowest text, if it takes longer than these seconds, is
 #: tried again with ten times as many: quadratic time grows a hundredfold, cubic time a thousandfold.
-FEW, SUSPECT, MANY = 150, 0.002, 1500
+FEW, SUSPECT, MANY = 150, 0.001, 1500
 #: Seconds of the process's own time, independent of the machine's load.
 LIMIT = 5.0
 

@@ -56,6 +56,8 @@ class GatewayError(Exception):
     code: ClassVar[str] = "internal_error"
     #: True if the same request may succeed later without a change.
     retryable: ClassVar[bool] = False
+    #: True if the rate limits count the refused message: the refusal takes as long as the work.
+    counted: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         cls.code = _WORD.sub("_", cls.__name__).lower()
@@ -206,7 +208,7 @@ class TurnCancelled(Conflict):
 
 
 class NotFailed(Conflict):
-    """The turn did not fail; only a failed turn can be retried."""
+    """The turn cannot be retried: it did not fail, or it failed 1,000 times."""
 
 
 class NotHeld(Conflict):
@@ -243,6 +245,8 @@ class SignInNotNeeded(Conflict):
 
 class MemoryFull(Conflict):
     """The user has the maximum number of memories; forget some first."""
+
+    counted = True
 
 
 class MemorySuperseded(Conflict):

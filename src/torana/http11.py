@@ -10,20 +10,22 @@ import re
 import resource
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
 import h11
 import uvicorn
+from h11._readers import ChunkedReader
+from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from torana.errors import BadRequest, GatewayError
+from torana.errors import BadRequest, Draining, GatewayError
 
 #: The maximum size of a request line and headers together, in bytes.
 HEAD_LIMIT = 64 * 1024
@@ -48,9 +50,9 @@ UNREAD_SECONDS = 30.0
 #: Seconds after which a connection is closed if its client has read almost nothing of a long response.
 STALLED_SECONDS = 60.0
 
-#: The maximum number of bytes of a response that are passed on at once. The next bytes wait until the client
-#: has read these.
-_PIECE = 64 * 1024
+#: The maximum number of bytes of a response that are passed on at once. The next bytes wait while more than
+#: these wait for the client.
+_PIECE = 16 * 1024
 
 #: Seconds for which an incomplete head, or an incomplete body, does not count as slow.
 YOUNG_HEAD = 1.0
@@ -164,7 +166,11 @@ class _OriginServer:
             if found := _ABSOLUTE.fullmatch(scope["raw_path"]):
                 scope = {**scope, **_origin_form(scope, authority=found[1], path=found[2] or b"/")}
             send = partial(_send_in_pieces, send)
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:  # only the server cancels requests, when its time to stop is over
+            with suppress(RuntimeError):  # the response has started
+                await send_unavailable(send, Draining())
 
 
 class BoundedConnection(h11.Connection):
@@ -178,14 +184,26 @@ class BoundedConnection(h11.Connection):
         super().__init__(h11.SERVER, HEAD_LIMIT)
         self._chunks = 0
         self._bytes = 0
+        #: The number of lines of the unfinished head or trailers, or more.
+        self._lines = 0
+
+    def receive_data(self, data: bytes) -> None:
+        """Add data to the buffer."""
+        self._lines += data.count(b"\n")
+        super().receive_data(data)
 
     def next_event(self) -> Any:
         """Return the next event. Raises ``h11.RemoteProtocolError``, also at the bounds."""
         if self.their_state is h11.IDLE:
             self._check_lines()
         event = super().next_event()
+        if isinstance(event, h11.Request | h11.EndOfMessage):
+            self._lines = HEAD_LINES + 1  # the next head or trailers may have arrived, and are counted later
         if isinstance(event, h11.Request):
             self._chunks = self._bytes = 0
+            reader = cast("object", self._reader)
+            if isinstance(reader, ChunkedReader):
+                self._reader = _BoundedChunkedReader(self._check_lines)
             if event.target.count(b"&") >= QUERY_PARAMETERS:
                 raise h11.RemoteProtocolError("the query has too many parameters")
         elif isinstance(event, h11.Data):
@@ -193,15 +211,32 @@ class BoundedConnection(h11.Connection):
             self._bytes += len(event.data)
             if self._chunks > FREE_CHUNKS + self._bytes // BYTES_PER_CHUNK:
                 raise h11.RemoteProtocolError("the chunks of the body are too small")
-        elif isinstance(event, h11.EndOfMessage) and len(event.headers) > HEAD_LINES:
-            raise h11.RemoteProtocolError("too many trailers")
         return event
 
     def _check_lines(self) -> None:
+        """Raise ``h11.RemoteProtocolError`` for too many lines. Parsing them takes much longer."""
+        if self._lines <= HEAD_LINES:
+            return
         received, _ = self.trailing_data
+        if received.startswith((b"\n", b"\r\n")):
+            return
         end = _END_OF_HEAD.search(received)
-        if received.count(b"\n", 0, end.end() if end else None) > HEAD_LINES:
-            raise h11.RemoteProtocolError("too many header lines")
+        self._lines = received.count(b"\n", 0, end.end() if end else None)
+        if self._lines > HEAD_LINES:
+            raise h11.RemoteProtocolError("too many header or trailer lines")
+
+
+class _BoundedChunkedReader(ChunkedReader):
+    """Reads chunks, and checks the trailers before it parses them."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        super().__init__()
+        self._check = check
+
+    def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
+        if self._reading_trailer:
+            self._check()
+        return super().__call__(buf)
 
 
 class Protocol(H11Protocol):
@@ -229,6 +264,7 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Accept the connection if there is room, and start the time limit for its first head."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_PIECE)
         self._waiting_since = self.loop.time()
         self.network = _network(self.client)
         if len(self.connections) <= self.config.most or self._evict_another():
@@ -337,10 +373,12 @@ class Protocol(H11Protocol):
 async def _send_in_pieces(send: Any, message: Mapping[str, Any]) -> None:
     """Send a message of ASGI; the server waits between the pieces of a body until the client has read them."""
     body: bytes = message.get("body", b"")
-    while len(body) > _PIECE:
-        await send({**message, "body": body[:_PIECE], "more_body": True})
-        body = body[_PIECE:]
-    await send({**message, "body": body} if "body" in message else message)
+    start = 0
+    while len(body) - start > _PIECE:
+        await send({**message, "body": body[start : start + _PIECE], "more_body": True})
+        start += _PIECE
+    # The rest is not copied before: a client that does not read would keep the copy in memory.
+    await send({**message, "body": body[start:]} if "body" in message else message)
 
 
 def _network(client: tuple[str, int] | None) -> str:

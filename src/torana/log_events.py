@@ -13,6 +13,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "activity_not_read": "Another program has sent an announcement that contains no events.",
         "announcements_lost": "Until the listener connects again, changes by other replicas are noticed late.",
         "budget_warning": "The usage of a budget passed 50 or 80 percent.",
+        "change_not_applied": "A change by another replica could not be applied here. It is tried again.",
         "connection_failed": "A connection to a platform or an MCP server failed. It is tried again.",
         "connection_task_abandoned": "A closed connection did not end in time. Its task is left behind.",
         "connector_active": "A connector receives messages.",

@@ -46,7 +46,7 @@ class Ended:
     reason: str
     refused: bool = False
     seconds: float = 0.0
-    #: Another process has the connection. This is no failure, so the pause does not grow.
+    #: Another process has the connection, or the database is not available. The pause does not grow.
     standby: bool = False
 
 

@@ -99,9 +99,8 @@ def constraints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("install", "cure", "version"),
     [
         (install_by_pip, "-m pip install", "3.11"),
-        (install_by_pip, "-m pip install", "3.13"),
         (install_by_uv, "uv tool install --force", "3.13"),
-        (install_by_pipx, "pipx install --force", "3.11"),
+        (install_by_pipx, "pipx install --force", "3.13"),
     ],
 )
 def test_installed_wheel_answers_a_message(

@@ -52,9 +52,11 @@ def test_costly_calls_end_without_delaying_other_users(
 
     assert "17 6 * 7 = 42" in answer.json()["reply"]
     assert len(results) == 40
-    assert all("processor time" in result or "at once" in result for result in results), results
-    assert any("processor time" in result for result in results)
-    assert any("at once" in result for result in results)
+    stopped = [result for result in results if "processor time" in result or "machine is busy" in result]
+    not_run = [result for result in results if "at once" in result]
+    assert stopped
+    assert not_run
+    assert len(stopped) + len(not_run) == 40, results
     eventually(lambda: _is_idle(gateway))
 
 

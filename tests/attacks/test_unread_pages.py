@@ -128,3 +128,30 @@ def _connect(gateway: GatewayProcess) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
     return connection
+
+
+def test_unread_visits_without_a_token_take_little_memory(new_gateway: Callable[..., GatewayProcess]) -> None:
+    gateway = new_gateway(gateway_token=_TOKEN)
+    gateway.start()
+    visits = b"GET / HTTP/1.1\r\nHost: h\r\nAccept: text/html\r\n\r\n" * 30
+    with gateway.client(token=_TOKEN) as operator, ExitStack() as stack:
+        stack.enter_context(_connect_narrowly(gateway)).sendall(visits)
+        before = gateway.process.memory_info().rss
+        connections = [stack.enter_context(_connect_narrowly(gateway)) for _ in range(400)]
+        for connection in connections:
+            connection.sendall(visits)
+        for connection in connections:
+            assert connection.recv(12) == b"HTTP/1.1 401"
+        assert operator.get("/health").json()["status"] == "ok"
+        grown = gateway.process.memory_info().rss - before
+
+    assert grown < 60 * _MIB  # the page is longer than 300,000 bytes
+
+
+def _connect_narrowly(gateway: GatewayProcess) -> socket.socket:
+    """Connect so that the kernel takes little of what the gateway sends."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+    connection.connect(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+    return connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +33,8 @@ def new_program(command: Path, tmp_path: Path) -> Iterator[Callable[..., Program
             home = tmp_path / "home"
             home.mkdir()
             program = Program(command=command, home=home, settings=settings)
+            # pytest shows it for a failed test
+            made.callback(lambda: sys.stdout.write(program.end_of_output()))
             made.callback(program.kill)
             return program
 

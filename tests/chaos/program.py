@@ -135,7 +135,8 @@ class Program:
 
     def end_of_output(self) -> str:
         """Return the end of what the process has written."""
-        return (self.home / "output").read_text()[-2000:]
+        output = self.home / "output"
+        return output.read_text()[-2000:] if output.exists() else ""
 
     def lines(self, file: str) -> list[str]:
         """Return the lines that a tool wrote."""

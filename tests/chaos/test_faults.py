@@ -42,7 +42,7 @@ from torana.turns import Turns
 from torana.turns.approvals import Choice
 
 #: The number of tested pairs of crashes: every single crash is tested, but all pairs would take an hour.
-PAIRS = 300 if os.environ.get("TORANA_CHAOS_SECONDS") else 12
+PAIRS = 300 if float(os.environ.get("TORANA_CHAOS_SECONDS", "0")) >= 300 else 12
 
 #: Large enough to refuse nothing, so that every call makes a reservation.
 AMPLE = Limits(overall=[parse_limit("1000000000 tokens/minute"), parse_limit("1000 turns")])

@@ -23,7 +23,7 @@ from tests.chaos.history import History, Stored, check
 from tests.redis_server import RedisProcess
 from tests.waiting import eventually
 
-SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "20"))
+SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "300"))
 SEED = int(os.environ.get("TORANA_CHAOS_SEED", "1"))
 SESSIONS = 24
 

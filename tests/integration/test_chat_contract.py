@@ -193,6 +193,11 @@ ERRORS = [
 ]
 
 
+def deep(levels: int) -> bytes:
+    """Return an event with nested lists in a field that is kept."""
+    return chunk({"index": 0, "delta": {}}, moderation="X").replace(b'"X"', b"[" * levels + b"]" * levels)
+
+
 #: Streams that are read otherwise than by the library.
 OWN: dict[str, bytes] = {
     "usage in each chunk": delta(content="Hello")
@@ -202,6 +207,17 @@ OWN: dict[str, bytes] = {
     + DONE,
     "long usage": chunk(usage=USAGE | {f"n{number}": 1 for number in range(9_000)}) + END,
     "long refusal": delta(refusal="n" * 1_000) * 1_000 + END,
+    "nameless calls": b"".join(delta(tool_calls=[{"index": index}]) for index in range(2_000)) + END,
+    "white space after a thought": delta(content="A")
+    + delta(reasoning_content="hm")
+    + delta(content=" " * 100) * 100
+    + delta(content="B")
+    + END,
+    "deep values": delta(content="Hello") + deep(300) + END,
+    "dense values": delta(content="Hello") + chunk(extra=[[]] * 12_000) + END,
+    "dense values of mixed lines": delta(content="Hello")
+    + chunk(extra=[[]] * 12_000).replace(b"\n", b"\r\n\n", 1)
+    + END,
 }
 
 
@@ -215,7 +231,9 @@ def by_message(request: ChatRequest) -> RawReply | str:
     body = {**STREAMS, **FAILURES, **TAGGED, **OWN}.get(name)
     if body is None:
         return "ok"
-    return RawReply(body=(body[at : at + int(size)] for at in range(0, len(body), int(size))))
+    kind = "text/plain" if name.startswith("dense") else "text/event-stream"
+    pieces = (body[at : at + int(size)] for at in range(0, len(body), int(size)))
+    return RawReply(body=pieces, headers={"content-type": kind})
 
 
 @pytest.fixture(scope="module")
@@ -280,6 +298,13 @@ async def test_last_report_of_usage_is_the_usage(stream: str, server: OpenAIStan
     assert mine["usage"] == once["usage"]
 
 
+async def test_deeply_nested_values_do_not_fail_a_response(server: OpenAIStandIn) -> None:
+    found = await outcome(ours("openai-chat", "gpt-4.1", server), "1000000 deep values")
+
+    assert "error" not in found
+    assert "null" in json.dumps(found["provider_details"]["moderation"])
+
+
 async def test_refusal_is_collected_up_to_a_limit(server: OpenAIStandIn) -> None:
     model = ours("openai-chat", "gpt-4.1", server)
     async with (
@@ -292,6 +317,21 @@ async def test_refusal_is_collected_up_to_a_limit(server: OpenAIStandIn) -> None
 
     assert stream.provider_details is not None
     assert len(stream.provider_details["refusal"]) == 66_000
+
+
+@pytest.mark.parametrize("stream", ["nameless calls", "dense values", "dense values of mixed lines"])
+async def test_stream_that_fills_the_memory_or_takes_long_is_refused(
+    stream: str, server: OpenAIStandIn
+) -> None:
+    found = await outcome(ours("openai-chat", "gpt-4.1", server), f"1000000 {stream}")
+
+    assert found["error"] is ModelResponseTooLarge
+
+
+async def test_white_space_that_no_event_reports_is_limited(server: OpenAIStandIn) -> None:
+    found = await outcome(ours("ollama", "qwen3:8b", server), "1000000 white space after a thought")
+
+    assert found["error"] is ModelResponseTooLarge
 
 
 @pytest.mark.parametrize("service", SERVICES)

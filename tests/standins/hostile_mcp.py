@@ -38,6 +38,8 @@ TOOLS = {
     "environment": "Tell of its environment.",
     "family": "Start a child that ignores SIGTERM.",
     "mixed": "Answer with a picture, links and hidden characters.",
+    "rows": "Returns rows with ids.",
+    "notices": "Sends notices first.",
 }
 
 
@@ -46,6 +48,8 @@ class Hostile:
 
     def __init__(self, trick: str = "", state: Path | None = None) -> None:
         self.trick = trick
+        #: The end of the lines of event streams.
+        self.line_end = b"\n"
         self.state = state
         self.lists = 0
         self.calls = 0
@@ -114,6 +118,14 @@ class Hostile:
                 yield _result(id_, {"content": [_text("x" * 100_000_000)]})
             case "values":
                 yield _result(id_, {"content": [1] * 500_000})
+            case "rows":  # the id comes last, as some libraries write it
+                rows = [{"id": number, "name": "a row"} for number in range(12_000)]
+                document = {"jsonrpc": "2.0", "result": {"content": [], "structuredContent": rows}, "id": id_}
+                yield json.dumps(document).encode() + b"\n"
+            case "notices":
+                for _ in range(300):
+                    yield {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+                yield _result(id_, {"content": [_text("after the notices")]})
             case "surrogate":
                 yield _result(id_, {"content": [_text("half \ud83d, whole \U0001f600, backslash \\ud83d")]})
             case "garbage":
@@ -244,7 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         for answer in self.hostile.answers(message):
-            self.wfile.write(b"event: message\ndata: " + json.dumps(answer).encode() + b"\n\n")
+            event = b"event: message\ndata: " + json.dumps(answer).encode() + b"\n\n"
+            self.wfile.write(event.replace(b"\n", self.hostile.line_end))
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

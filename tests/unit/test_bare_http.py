@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from socket import create_server
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import h11
 import pytest
@@ -133,6 +135,23 @@ async def _served(app: Callable[..., Any]) -> AsyncGenerator[int]:
         await task
 
 
+async def test_request_that_outlasts_the_shutdown_gets_a_response_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    called = asyncio.Semaphore(0)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        called.release()
+        await asyncio.Event().wait()
+
+    async with AsyncExitStack() as stack:
+        async with _served(app) as port:
+            client = await Room(port, stack, called).start_response(b"wait")
+        assert (await client.read_until()).startswith(b"HTTP/1.1 503")
+
+    assert "Exception in ASGI application" not in caplog.text
+
+
 async def test_new_connection_replaces_the_slowest_one(room: Room) -> None:
     slow = [await room.enter() for _ in range(3)]
     for client in slow:
@@ -235,7 +254,7 @@ async def test_connection_that_reads_nothing_for_long_is_closed(
         await client.read(64 << 20)
 
 
-@pytest.mark.parametrize("size", [0, 65_536, 65_537, 200_000])
+@pytest.mark.parametrize("size", [0, 16_384, 16_385, 200_000])
 async def test_body_is_passed_on_in_pieces(size: int) -> None:
     body = bytes(number % 251 for number in range(size))
     sent: list[dict[str, Any]] = []
@@ -248,13 +267,33 @@ async def test_body_is_passed_on_in_pieces(size: int) -> None:
         sent.append(message)
 
     scope: dict[str, Any] = {"type": "http", "headers": [], "raw_path": b"/"}
-    await http11.Config(app, most=1).app(scope, None, note)  # type: ignore[operator]
+    await cast("Any", http11.Config(app, most=1).app)(scope, None, note)
 
     start, *pieces = sent
     assert start["type"] == "http.response.start"
     assert b"".join(piece["body"] for piece in pieces) == body
-    assert max(len(piece["body"]) for piece in pieces) <= 65_536
+    assert max(len(piece["body"]) for piece in pieces) <= 16_384
     assert [piece["more_body"] for piece in pieces] == [True] * (len(pieces) - 1) + [False]
+
+
+async def test_body_that_a_client_does_not_read_is_not_copied() -> None:
+    body = bytes(1_000_000)
+    traced: list[int] = []
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.body", "body": body})
+
+    async def note(_: dict[str, Any]) -> None:
+        traced.append(tracemalloc.get_traced_memory()[0])
+
+    scope: dict[str, Any] = {"type": "http", "headers": [], "raw_path": b"/"}
+    tracemalloc.start()
+    try:
+        await cast("Any", http11.Config(app, most=1).app)(scope, None, note)
+    finally:
+        tracemalloc.stop()
+
+    assert max(traced) - min(traced) < 100_000
 
 
 async def test_body_in_many_small_chunks_is_refused(room: Room) -> None:
@@ -287,20 +326,47 @@ async def test_small_chunks_after_the_response_close_the_connection(room: Room) 
 
 
 @pytest.mark.parametrize(
-    ("raw", "reason"),
+    "raw",
     [
-        (b"GET / HTTP/1.1\r\nHost: h\r\n" + b"a:\r\n" * 300 + b"\r\n", b"too many header lines"),
-        (b"GET / HTTP/1.1\r\n" + b"a:\n" * 300, b"too many header lines"),
-        (CHUNKED % b"body" + b"0\r\n" + b"a:\r\n" * 300 + b"\r\n", b"too many trailers"),
+        b"GET / HTTP/1.1\r\nHost: h\r\n" + b"a:\r\n" * 300 + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a:\n" * 300,
+        CHUNKED % b"body" + b"0\r\n" + b"a:\r\n" * 300 + b"\r\n",
+        CHUNKED % b"body" + b"0\r\na:\r\n" + b" \r\n" * 300 + b"\r\n",
+        CHUNKED % b"body" + b"0\r\n" + b"a:\n" * 300,
     ],
-    ids=["head", "unfinished head", "trailers"],
+    ids=["head", "unfinished head", "trailers", "folded trailer", "unfinished trailers"],
 )
-async def test_too_many_lines_are_refused(room: Room, raw: bytes, reason: bytes) -> None:
+async def test_too_many_lines_are_refused(room: Room, raw: bytes) -> None:
     client = await room.enter()
     await client.say(raw)
 
     assert (await client.read_until()).startswith(b"HTTP/1.1 400 ")
-    assert reason in await client.read_until(b"}")
+    assert b"too many header or trailer lines" in await client.read_until(b"}")
+
+
+def test_too_many_trailers_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = Mock(side_effect=AssertionError)
+    connection = http11.BoundedConnection()
+    connection.receive_data(CHUNKED % b"body")
+    assert isinstance(connection.next_event(), h11.Request)
+    monkeypatch.setattr("h11._readers._decode_header_lines", parse)
+    connection.receive_data(b"0\r\n" + b"a:\n" * 20_000 + b"\n")
+
+    with pytest.raises(h11.RemoteProtocolError, match="too many header or trailer lines"):
+        connection.next_event()
+
+
+def test_head_of_the_greatest_length_follows_a_chunked_body() -> None:
+    connection = http11.BoundedConnection()
+    head = b"GET / HTTP/1.1\r\n" + b"Host: h\r\n" + b"a: b\r\n" * (http11.HEAD_LINES - 3) + b"\r\n"
+    connection.receive_data(CHUNKED % b"body" + b"0\r\nname: value\r\n\r\n" + head)
+    assert isinstance(connection.next_event(), h11.Request)
+    assert connection.next_event() == h11.EndOfMessage(headers=[("name", "value")])
+    connection.send(h11.Response(status_code=204, headers=[]))
+    connection.send(h11.EndOfMessage())
+    connection.start_next_cycle()
+
+    assert isinstance(connection.next_event(), h11.Request)
 
 
 async def test_many_query_parameters_are_refused(room: Room) -> None:
@@ -357,3 +423,45 @@ async def test_pipelined_request_waits_until_the_response_is_read(room: Room) ->
     await client.read(LARGE)
 
     await room.next_call()
+
+
+class CountingConnection(http11.BoundedConnection):
+    """Counts how often the head is read."""
+
+    reads = 0
+
+    @property
+    def trailing_data(self) -> tuple[bytes, bool]:
+        self.reads += 1
+        return super().trailing_data
+
+
+@pytest.mark.parametrize("more", [[b"x"] * 1_000, [b"x\n", *[b"x:y\n"] * (http11.HEAD_LINES - 4)]])
+def test_head_is_not_read_again_for_each_piece(more: list[bytes]) -> None:
+    connection = CountingConnection()
+    for data in (b"GET / HTTP/1.1\r\nHost: h\r\nX: ", *more):
+        connection.receive_data(data)
+        assert connection.next_event() is h11.NEED_DATA
+    connection.receive_data(b"\n\n" if more[-1] == b"x" else b"\n")
+
+    assert isinstance(connection.next_event(), h11.Request)
+    assert connection.reads == 0
+
+
+def test_lines_of_a_head_are_counted_as_they_arrive() -> None:
+    connection = http11.BoundedConnection()
+    connection.receive_data(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert isinstance(connection.next_event(), h11.Request)
+    assert isinstance(connection.next_event(), h11.EndOfMessage)
+    connection.send(h11.Response(status_code=204, headers=[]))
+    connection.send(h11.EndOfMessage())
+    connection.start_next_cycle()
+
+    connection.receive_data(b"GET / HTTP/1.1\r\n")
+    for _ in range(http11.HEAD_LINES - 1):
+        assert connection.next_event() is h11.NEED_DATA
+        connection.receive_data(b"x: y\r\n")
+    assert connection.next_event() is h11.NEED_DATA
+    connection.receive_data(b"x: y\r\n")
+    with pytest.raises(h11.RemoteProtocolError, match="too many header or trailer lines"):
+        connection.next_event()

@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 
-from torana.agent.text import PARAGRAPH, repair_surrogates, text_of
+from torana.agent.text import PARAGRAPH, GrowingText, repair_surrogates, text_of
 from torana.errors import ModelResponseTooLarge
 from torana.messages import EventType
 
@@ -57,7 +57,7 @@ class Watch:
         )
         #: Bytes of thinking and of tool calls in the current answer, for which a provider charges.
         self.unsaid = 0
-        self._pieces = [text] if text else []
+        self._text = GrowingText(text)
         #: The first half of a surrogate pair whose second half has not arrived.
         self._half = ""
         #: The separator before the next text.
@@ -65,12 +65,12 @@ class Watch:
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces)
+        return str(self._text)
 
     def handle(self, event: AgentStreamEvent) -> None:
         match event:
             case PartStartEvent(part=TextPart(content=text)):
-                self._gap = PARAGRAPH if self._pieces else ""  # some models start a part with empty text
+                self._gap = PARAGRAPH if self._text.length else ""  # some models start a part with empty text
                 self._add(text)
             case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
                 self._add(text)
@@ -102,7 +102,7 @@ class Watch:
             self._bytes += len(text.encode())
             if self._bytes > self._max_bytes:
                 raise _too_large("texts", f"{self._max_bytes} bytes (TORANA_MAX_RESPONSE_BYTES)")
-            self._pieces.append(text)
+            self._text.append(text)
             self._emit("message.delta", {"text": text})
 
     def _hide(self, piece: _Hidden) -> None:

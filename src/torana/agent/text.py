@@ -11,6 +11,33 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 #: Separates the texts before and after a tool call in a reply.
 PARAGRAPH = "\n\n"
 
+#: Pieces of a growing text that are joined at a time. Each string takes some 50 bytes besides its characters.
+_PIECES = 256
+
+
+class GrowingText:
+    """A text that grows by many short pieces, and takes little more memory than its characters."""
+
+    def __init__(self, text: str = "") -> None:
+        self._blocks = [text]
+        self._pieces: list[str] = []
+        self.length = len(text)
+
+    def append(self, piece: str) -> None:
+        """Add a piece to the end."""
+        self._pieces.append(piece)
+        self.length += len(piece)
+        if len(self._pieces) == _PIECES:
+            self._blocks.append("".join(self._pieces))
+            self._pieces.clear()
+
+    def __str__(self) -> str:
+        """Return the whole text. Repeated calls return the same object until the text grows."""
+        if len(self._blocks) > 1 or self._pieces:
+            self._blocks = ["".join([*self._blocks, *self._pieces])]
+            self._pieces.clear()
+        return self._blocks[0]
+
 
 def text_of(messages: Sequence[ModelMessage]) -> str:
     """Return the reply text of a turn's messages, equal to the concatenation of their deltas."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.requests import Request
 
 from torana.api.services import Services
-from torana.errors import ScopeMissing
+from torana.errors import ScopeMissing, Unauthorized
 from torana.messages import EVERYONE, Principal, Scope, utc_now
 from torana.store.rows.audit import Act
+
+#: Seconds after which the token of a request is checked again: its user may be erased meanwhile.
+_SLOW = 1.0
 
 
 def services_of(request: Request) -> Services:
@@ -20,6 +25,14 @@ def current_principal(request: Request) -> Principal:
     """Return the principal that the authentication middleware found."""
     principal: Principal = request.state.principal
     return principal
+
+
+async def check_token(request: Request) -> None:
+    """Raise ``Unauthorized`` if the token ended while the request waited, or while its body arrived."""
+    if time.monotonic() - request.state.authenticated_at < _SLOW:
+        return
+    if not await services_of(request).people.tokens.is_active(current_principal(request)):
+        raise Unauthorized(headers={"WWW-Authenticate": 'Bearer realm="torana", error="invalid_token"'})
 
 
 def act(request: Request) -> Act:
@@ -52,7 +65,8 @@ class RequiredScopes:
             self.missing += f" A token that is bound to no user needs `{unbound}`."
 
     async def __call__(self, request: Request) -> None:
-        """Raise ``ScopeMissing`` for a token without the scopes."""
+        """Raise ``ScopeMissing`` for a token without the scopes, or ``check_token``'s error."""
+        await check_token(request)
         principal = current_principal(request)
         is_missing = principal.scopes.isdisjoint(self._scopes)
         if self._unbound is not None and principal.user is None:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from torana.api.dependencies import current_principal, services_of
+from torana.api.dependencies import check_token, current_principal, services_of
 from torana.characters import is_storable
 from torana.errors import (
     BadRequest,
@@ -28,7 +28,6 @@ from torana.errors import (
     InvalidText,
     RequestTimeout,
     ScopeMissing,
-    Unauthorized,
     UnsupportedMediaType,
     WrongUser,
 )
@@ -39,8 +38,6 @@ from torana.messages import CONTENT_LIMIT, ID_LIMIT, Inbound, OnBusy, Principal
 BODY_LIMIT = 256 * 1024
 #: The size in bytes above which a body waits for a slot. A body of 10,000 values takes 20 milliseconds.
 _LONG_BODY = 4 * 1024
-#: Seconds after which the token of a request is checked again: its user may be erased meanwhile.
-_SLOW = 1.0
 #: The pause after a long body, in multiples of the time that it took.
 _PAUSE = 3
 #: Maximum number of JSON values in a body; each takes time to validate.
@@ -100,6 +97,7 @@ async def _pace(request: Request, size: int) -> AsyncGenerator[None]:
         yield
         return
     async with services_of(request).parsing.slot(current_principal(request).sharer):
+        await check_token(request)
         begin = time.perf_counter()
         try:
             yield
@@ -133,24 +131,16 @@ async def optional_object(request: Request, *, within: float) -> dict[str, Any]:
 async def read_bytes(request: Request, *, limit: int, within: float) -> bytes:
     """Return the body of a request.
 
-    Raises ``BodyTooLarge``, ``RequestTimeout``, and ``Unauthorized`` if the token ended while the body arrived.
+    Raises ``BodyTooLarge``, ``RequestTimeout``, and ``check_token``'s error.
     """
-    begin = time.monotonic()
     try:
         async with asyncio.timeout(within):
             body = await _read_body(request, limit)
     except TimeoutError:
         # The rest of the body may still arrive, so the connection cannot be used again.
         raise RequestTimeout(headers={"Connection": "close"}) from None
-    if time.monotonic() - begin >= _SLOW:
-        await _check_token(request)
+    await check_token(request)
     return body
-
-
-async def _check_token(request: Request) -> None:
-    """Raise ``Unauthorized`` if the token of a request has ended."""
-    if not await services_of(request).people.tokens.is_active(current_principal(request)):
-        raise Unauthorized(headers={"WWW-Authenticate": 'Bearer realm="torana", error="invalid_token"'})
 
 
 def media_type(headers: Headers) -> str:

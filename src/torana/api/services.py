@@ -102,6 +102,8 @@ class Services:
     keep_alive: float = 15.0
     #: Maximum number of bodies with files that are read at a time: each may occupy some 20 MB.
     uploads: UploadSlots = field(default_factory=UploadSlots)
+    #: Maximum number of archives of skills in memory: each may have 10 MB.
+    archives: FairSlots = field(default_factory=lambda: FairSlots(total=4, per_user=2))
     #: Maximum number of concurrent searches: each may occupy a thread for a second.
     searches: FairSlots = field(default_factory=lambda: FairSlots(total=2, per_user=1))
     #: Maximum number of requests for a turn's tool calls at a time: each may occupy a thread.
@@ -109,7 +111,9 @@ class Services:
     #: Long bodies are processed one at a time, because the event loop does it: each may take 20 milliseconds.
     parsing: FairSlots = field(default_factory=lambda: FairSlots(total=1, per_user=1))
     #: Sessions are copied one at a time: a transaction may take a second, and other transactions wait for it.
-    copies: PacedSlots = field(default_factory=PacedSlots)
+    copies: PacedSlots = field(default_factory=lambda: PacedSlots(total=1))
+    #: A user's lists of turns and sessions are read one at a time: a filter without matches reads all rows.
+    lists: PacedSlots = field(default_factory=lambda: PacedSlots(total=sys.maxsize, short=0.05))
     #: A user's sessions are deleted one at a time. A deletion may wait for the end of running turns.
     deletions: FairSlots = field(default_factory=lambda: FairSlots(total=sys.maxsize, per_user=1))
     #: Maximum number of turns that are read at a time for event streams: a reply may have megabytes.

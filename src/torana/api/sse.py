@@ -117,14 +117,17 @@ class EventStream(StreamingResponse):
         events = self._turns.reader.events(self._turn, after=after)
         upcoming: asyncio.Task[TurnEvent] | None = None
         try:
+            # The first event exists already. A task that waits for it would run after the turn's own task.
+            event = await anext(events) if after is None else None
             while True:
-                upcoming = upcoming or asyncio.ensure_future(anext(events))
-                done, _ = await asyncio.wait([upcoming], timeout=self._keep_alive)
-                await self._check_token()
-                if not done:
-                    yield ": keep-alive\n\n"
-                    continue
-                event, upcoming = upcoming.result(), None
+                if event is None:
+                    upcoming = upcoming or asyncio.ensure_future(anext(events))
+                    done, _ = await asyncio.wait([upcoming], timeout=self._keep_alive)
+                    await self._check_token()
+                    if not done:
+                        yield ": keep-alive\n\n"
+                        continue
+                    event, upcoming = upcoming.result(), None
                 data = await self._data(event)
                 if slot is None or not _is_long(data):
                     for piece in _pieces(_frame(event, data)):
@@ -138,6 +141,7 @@ class EventStream(StreamingResponse):
                 del data  # the error that ends the events would keep it until the next garbage collection
                 if self._to_sender and event.type == "approval.required":  # the sender can approve it now
                     await self._turns.approvals.note_streamed(event.data["id"])
+                event = None
         except (StopAsyncIteration, GatewayError):  # an error after the start ends the stream
             self._over = True
         finally:

@@ -296,7 +296,9 @@ def _expiry(settings: Settings, core: Core) -> Expiry | None:
 def _hooks(settings: Settings, connectors: Connectors) -> HooksListener | None:
     if not settings.hooks_port:
         return None
-    return HooksListener(host=settings.host, port=settings.hooks_port, answer=connectors.hook)
+    return HooksListener(
+        host=settings.host, port=settings.hooks_port, exists=connectors.has_account, answer=connectors.hook
+    )
 
 
 def _skill_services(settings: Settings, core: Core) -> SkillServices:

@@ -207,12 +207,14 @@ class Gateway:
         """Stop accepting messages, let running turns finish, then close the listeners."""
         hint = {"hint": "press Ctrl-C again to stop at once"} if grace else {}
         _log.info("gateway_stopping", extra={"grace_seconds": grace} | hint)
-        if self._app is not None:
-            await self._app.turns.stop(grace=grace)
-            if grace:
-                await self._app.connectors.flush(within=_CONNECTION_GRACE)
-        self._server.should_exit = True
-        self._settled.set()  # release the held requests
+        try:
+            if self._app is not None:
+                await self._app.turns.stop(grace=grace)
+                if grace:
+                    await self._app.connectors.flush(within=_CONNECTION_GRACE)
+        finally:  # also after an error of a part that stops
+            self._server.should_exit = True
+            self._settled.set()  # release the held requests
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

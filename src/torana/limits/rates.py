@@ -60,12 +60,13 @@ class MessageRates:
 
     @asynccontextmanager
     async def count(self, user: str | None, token: str | None = None) -> AsyncGenerator[CountedMessage]:
-        """Count a message as ``take`` does, and give it back if the body raises a ``GatewayError``."""
+        """Count a message as ``take`` does; give it back after a ``GatewayError`` that is not ``counted``."""
         message = await self.take(user, token)
         try:
             yield message
-        except GatewayError:
-            await message.give_back()
+        except GatewayError as error:
+            if not error.counted:
+                await message.give_back()
             raise
 
     def _policies(self, user: str | None, token: str | None) -> list[Policy]:

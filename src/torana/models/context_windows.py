@@ -36,7 +36,8 @@ _FIELDS = (
     ("max_context_length",),
 )
 
-_NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d+)\s*$", re.MULTILINE)
+#: The window among Ollama's parameters. Each line is read once, however many are empty.
+_NUM_CTX = re.compile(r"^[ \t]*+num_ctx[ \t]++(\d{1,12})[ \t]*+\r?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from torana.telemetry import mask_text
 MODEL_ERRORS = (ModelAPIError, UnexpectedModelBehavior, FallbackExceptionGroup)
 
 #: Errors of SDKs and pydantic-ai for a response of the wrong shape, such as text instead of a number.
-MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+MISSHAPEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 _CHECK_ADDRESS = "check that TORANA_MODEL_BASE_URL is its API's address"
 _MESSAGE_LIMIT = 200

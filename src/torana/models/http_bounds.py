@@ -8,7 +8,9 @@ This module masks the key, so that no exception, log, reply or database row cont
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from torana.errors import ModelResponseTooLarge
 from torana.json_bounds import has_more_values
+from torana.models.event_weights import (
+    EVENT_LINES,
+    LIGHT_WEIGHT,
+    MANY_TYPES,
+    TOO_MANY_LINES,
+    EventWeights,
+    Pace,
+)
 from torana.telemetry import MASK
 
 if TYPE_CHECKING:
@@ -35,13 +45,15 @@ _STREAM_FACTOR = 32
 _SMALL_LINE = 512
 _CONTENT_FACTOR = 8
 
-#: Maximum number of JSON values in an event: reading each takes microseconds. An event that arrives in one
-#: piece is not counted: the HTTP libraries read at most 64 KiB at once.
-_EVENT_VALUES = 10_000
+#: Maximum numbers of JSON values, and of lists and objects among them, in a response that is no stream. A list
+#: of models has some thousands; the vectors of 64 texts have 262,144 numbers.
+_DOCUMENT_VALUES, _DOCUMENT_LISTS = 300_000, 10_000
 
-#: Bytes of a stream that are passed on at once. Other tasks run in between: a provider may send events faster
-#: than they are read.
+#: Bytes of a response that are passed on at once, or one event. Other tasks run in between: a provider may send
+#: faster than is read.
 _SLICE_BYTES = 1_024
+#: The number of events that are passed on at once: an SDK may take 0.2 ms for an empty one.
+_SLICE_EVENTS = 8
 
 #: Bytes that are read of an error's body; the rest is not needed for the message.
 _ERROR_BYTES = 65_536
@@ -53,19 +65,29 @@ _SHORTEST_KEY = 8
 #: Passes on the current span (W3C Trace Context), and no baggage.
 _TRACE = TraceContextTextMapPropagator()
 
-_EVENT_STREAM = "text/event-stream"
+#: Bytes that may stand before the content: a byte order mark and white space.
+_BEFORE = b"\xef\xbb\xbf \t\r\n"
+#: The first bytes of the fields of events and of comments. No JSON value begins with them.
+_EVENT_BEGINNINGS = b"deir:"
 
-#: The ends of an event.
-_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+#: Each blank line, whatever ends the lines, contains one of these.
+_BLANK_LINES = (b"\n\n", b"\n\r", b"\r\r")
+#: It begins with a set of characters, which the library searches six times as fast as a group.
+_BLANK_LINE = re.compile(rb"[\r\n](?:(?<=\r)\n)?+(?>\r\n|\r|\n)+")
 
 
-def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
+#: A line of events, which SDKs also read after other lines. It follows the last byte of any end of a line.
+_DATA_LINE = re.compile(rb"[\n\r\v\f\x1c-\x1e\x85\xa8\xa9]data:")
+
+
+def bound_http(provider: Provider[Any], *, max_bytes: int, uses_sdk: bool = True) -> None:
     """Make the provider's HTTP client stop reading responses much larger than ``max_bytes``.
 
     Reading then raises ``ModelResponseTooLarge``, but the body of an error is only cut off. The key of the
     request is masked in errors, also in the events of a stream. Responses are requested uncompressed, and
-    compressed responses are refused, because a few bytes can expand to gigabytes. Providers that use neither
-    httpx2 nor httpx are not changed.
+    compressed responses are refused, because a few bytes can expand to gigabytes. With ``uses_sdk`` the values
+    of events are limited by the time that an SDK takes for them. Providers that use neither httpx2 nor httpx
+    are not changed.
     """
     # pydantic-ai creates another client after the first was closed.
     own = vars(provider)
@@ -73,14 +95,16 @@ def bound_http(provider: Provider[Any], *, max_bytes: int) -> None:
     if make is None:
         return
 
-    def make_bounded() -> Any:
-        return _hooked(make(), max_bytes)
+    pace = Pace() if uses_sdk else None
 
-    _hooked(own["_own_http_client"], max_bytes)
+    def make_bounded() -> Any:
+        return _hooked(make(), max_bytes, pace)
+
+    _hooked(own["_own_http_client"], max_bytes, pace)
     own["_http_client_factory"] = make_bounded
 
 
-def _hooked(client: Any, max_bytes: int) -> Any:
+def _hooked(client: Any, max_bytes: int, pace: Pace | None) -> Any:
     async def ask_uncompressed(request: Any) -> None:
         request.headers["Accept-Encoding"] = "identity"
         _TRACE.inject(request.headers)  # nothing without a recorded span
@@ -89,6 +113,8 @@ def _hooked(client: Any, max_bytes: int) -> Any:
         headers = response.headers
         sent = (response.request.headers.get(name, "").rpartition(" ")[2].encode() for name in _KEY_HEADERS)
         keys = [key for key in sent if len(key) >= _SHORTEST_KEY]
+        # The libraries parse the parameters, which may take seconds; providers send UTF-8.
+        headers["content-type"] = headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.status_code >= 400:
             headers.pop("content-encoding", None)
             response.stream = _stream_of(response, _Cut)(response.stream, keys)
@@ -100,9 +126,11 @@ def _hooked(client: Any, max_bytes: int) -> Any:
                 f"{encoding[:20]!r}, and the response was refused. Turn compression off at the "
                 "provider, or check TORANA_MODEL_BASE_URL."
             )
-        is_stream = headers.get("content-type", "").startswith(_EVENT_STREAM)
-        bounded = _stream_of(response, _Bounded)
-        response.stream = bounded(response.stream, keys, max_bytes=max_bytes, is_stream=is_stream)
+        many_types = response.request.url.path.endswith(MANY_TYPES)
+        weights = EventWeights(pace=pace, many_types=many_types) if pace else None
+        response.stream = _stream_of(response, _Bounded)(
+            response.stream, keys, size=_Size(max_bytes), weights=weights
+        )
 
     client.event_hooks["request"].append(ask_uncompressed)
     client.event_hooks["response"].append(bound)
@@ -136,62 +164,149 @@ class _Cut(_Stream):
 
 
 class _Bounded(_Stream):
-    """A response's bytes, limited in total, per event and in content, and the values of a stream's events."""
+    """A response's bytes and JSON values, limited.
 
-    def __init__(self, stream: Any, keys: Sequence[bytes], *, max_bytes: int, is_stream: bool) -> None:
+    Each event is passed on when it is complete, any other content as a whole. The beginning decides which it
+    is, because SDKs do not read the content type.
+    """
+
+    def __init__(
+        self, stream: Any, keys: Sequence[bytes], *, size: _Size, weights: EventWeights | None
+    ) -> None:
         super().__init__(stream, keys)
-        self._is_stream = is_stream
-        self._most_in_all = max_bytes * (_STREAM_FACTOR if is_stream else _EVENT_FACTOR)
-        self._most_content = max_bytes * _CONTENT_FACTOR
-        self._most_in_event = max_bytes * _EVENT_FACTOR
+        self._size = size
+        self._weights = weights
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        read = content = line = event = 0
-        tail = b""
-        began = bytearray()  # the event so far
+        is_events: bool | None = None
+        began = bytearray()  # the event so far, or the content
         async for piece in self._stream:
-            read += len(piece)
-            *ended, last = piece.split(b"\n")
-            for text in ended:
-                content += max(0, line + len(text) - _SMALL_LINE)
-                line = 0
-            line += len(last)
-            joined = tail + piece
-            tail = joined[-3:]
-            ends = [joined.rfind(blank) + len(blank) for blank in _BLANK_LINES if blank in joined]
-            event = len(joined) - max(ends) if ends else event + len(piece)
-            if read > self._most_in_all or event > self._most_in_event or content > self._most_content:
+            if is_events is None and (begin := piece.lstrip(_BEFORE)[:1]):
+                is_events = begin in _EVENT_BEGINNINGS
+            self._size.add(piece, is_events=bool(is_events))
+            began += piece
+            if is_events and (end := _end_of_events(began, max(0, len(began) - len(piece) - 4))):
+                complete = bytes(began[:end])
+                del began[:end]
+                async for events in self._checked(complete):
+                    yield events
+        if is_events:
+            async for events in self._checked(bytes(began)):
+                yield events
+        else:
+            _check_document(began)
+            if self._weights and _DATA_LINE.search(began):
                 raise ModelResponseTooLarge(
-                    "The response of the model's provider is larger than "
-                    "TORANA_MAX_RESPONSE_BYTES allows, and was cut off. Use another model, or "
-                    "raise the setting."
+                    "A response of the model's provider is neither a JSON document nor a stream of events, and "
+                    "was refused. Check TORANA_MODEL_BASE_URL."
                 )
-            if self._is_stream:
-                began += piece
-                if end := _end_of_events(began, max(0, len(began) - len(piece) - len(tail))):
-                    # An event is parsed when the piece with its end is passed on.
-                    if len(began) > len(piece):
-                        _check_values(began)
-                    del began[:end]
-            masked = self._masked(piece)
-            for start in range(0, len(masked), _SLICE_BYTES):
-                if start:
-                    await asyncio.sleep(0)
-                yield masked[start : start + _SLICE_BYTES]
+            async for part in _slices(self._masked(bytes(began))):
+                yield part
+
+    async def _checked(self, text: bytes) -> AsyncIterator[bytes]:
+        """Yield the events of a text. Other tasks run in between."""
+        ready = b""
+        count = light = 0
+        for event in _split_events(text):
+            weight = self._weights.add(event) if self._weights else 0
+            if weight > LIGHT_WEIGHT:
+                if ready:
+                    yield self._masked(ready)
+                    ready = b""
+                    count = 0
+                await self._wait(weight)
+            else:
+                light += weight
+            ready += event
+            count += 1
+            if len(ready) >= _SLICE_BYTES or count == _SLICE_EVENTS:
+                yield self._masked(ready)
+                ready = b""
+                await self._wait(light)
+                count = light = 0
+        if ready:
+            yield self._masked(ready)
+        if light:
+            await self._wait(light)
+
+    async def _wait(self, weight: int) -> None:
+        """Let other tasks run, and wait until events of this weight may be read."""
+        if self._weights and weight:
+            await self._weights.wait(weight)
+        else:
+            await asyncio.sleep(0)
+
+
+async def _slices(content: bytes) -> AsyncIterator[bytes]:
+    """Yield short pieces. Other tasks run in between."""
+    for start in range(0, len(content), _SLICE_BYTES):
+        if start:
+            await asyncio.sleep(0)
+        yield content[start : start + _SLICE_BYTES]
+
+
+class _Size:
+    """Limits the bytes of a response: in total, of each event, and of its content."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._read = self._content = self._line = self._event = self._lines = 0
+        self._tail = b""
+
+    def add(self, piece: bytes, *, is_events: bool) -> None:
+        """Count a piece. Raises ``ModelResponseTooLarge``."""
+        self._read += len(piece)
+        joined = self._tail + piece
+        self._tail = joined[-3:]
+        ends = [joined.rfind(blank) + len(blank) for blank in _BLANK_LINES if blank in joined]
+        began = joined[max(ends) :] if ends else piece  # of the last event
+        if ends:
+            self._event = self._lines = 0
+        self._event += len(began)
+        self._lines += began.count(b"\n") + began.count(b"\r")
+        if is_events and self._lines > EVENT_LINES:
+            raise ModelResponseTooLarge(TOO_MANY_LINES)
+        *ended, last = piece.split(b"\n")
+        for text in ended:
+            self._content += max(0, self._line + len(text) - _SMALL_LINE)
+            self._line = 0
+        self._line += len(last)
+        limits = (
+            (self._read, _STREAM_FACTOR if is_events else _EVENT_FACTOR),
+            (self._event, _EVENT_FACTOR),
+            (self._content, _CONTENT_FACTOR),
+        )
+        if any(size > factor * self._max_bytes for size, factor in limits):
+            raise ModelResponseTooLarge(
+                "The response of the model's provider is larger than TORANA_MAX_RESPONSE_BYTES allows, and was "
+                "cut off. Use another model, or raise the setting."
+            )
+
+
+def _split_events(text: bytes) -> Iterator[bytes]:
+    """Yield the events, each with the blank line that ends it."""
+    start = 0
+    for blank in _BLANK_LINE.finditer(text):
+        yield text[start : blank.end()]
+        start = blank.end()
+    if start < len(text):
+        yield text[start:]
 
 
 def _end_of_events(text: bytearray, start: int) -> int:
     """Return the position after the last blank line behind ``start``, or 0."""
-    return max(at + len(blank) if (at := text.rfind(blank, start)) >= 0 else 0 for blank in _BLANK_LINES)
+    ends = (*_BLANK_LINES, b"\r\n\r\n")  # the whole blank line: an SDK waits for all of it
+    return max(at + len(end) if (at := text.rfind(end, start)) >= 0 else 0 for end in ends)
 
 
-def _check_values(text: bytearray) -> None:
-    """Raise ``ModelResponseTooLarge`` if the event at the beginning has too many JSON values."""
-    end = min(at for blank in _BLANK_LINES if (at := text.find(blank)) >= 0)
-    if has_more_values(text[:end], _EVENT_VALUES):
+def _check_document(document: bytearray) -> None:
+    """Raise ``ModelResponseTooLarge`` if the content has too many JSON values, or is not UTF-8."""
+    if not json.detect_encoding(document).startswith("utf-8"):  # its values cannot be counted
+        raise ModelResponseTooLarge("A response of the model's provider is not UTF-8, and was refused.")
+    lists = document.replace(b",", b"")
+    if has_more_values(lists, _DOCUMENT_LISTS) or has_more_values(document, _DOCUMENT_VALUES):
         raise ModelResponseTooLarge(
-            f"An event of the model's provider has more than {_EVENT_VALUES:,} JSON values, and was refused. "
-            "Ask for less at once, or use another model."
+            "A response of the model's provider has too many JSON values, and was refused."
         )
 
 

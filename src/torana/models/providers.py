@@ -226,7 +226,8 @@ class _Opener:
         return model
 
     def _limit_client(self, provider: Provider[Any]) -> None:
-        bound_http(provider, max_bytes=self.max_response_bytes)
+        uses_sdk = not isinstance(provider, ChatProvider)
+        bound_http(provider, max_bytes=self.max_response_bytes, uses_sdk=uses_sdk)
         # Some clients, such as Google's, have no such attribute and do not retry.
         if hasattr(provider.client, "max_retries"):
             provider.client.max_retries = self.retries

@@ -54,6 +54,10 @@ _DOLLARS = 10_000
 _DETAILS = 32
 
 
+#: The number of deltas after which pydantic-ai is made to join them.
+_JOINED_DELTAS = 2_048
+
+
 def bound_responses(model: Model, *, max_bytes: int) -> None:
     """Make this model refuse responses of more than ``max_bytes`` and correct implausible usage.
 
@@ -149,6 +153,7 @@ async def _bounded(
 ) -> AsyncGenerator[ModelResponseStreamEvent]:
     """Yield the events of a stream; count them, and keep its usage plausible."""
     last: tuple[int, int] | None = None
+    deltas = 0
     try:
         async for event in events:
             match event:
@@ -164,6 +169,10 @@ async def _bounded(
             if (used := (stream.usage.input_tokens, stream.usage.output_tokens)) != last:
                 last = used
                 _correct_usage(stream)
+            deltas += isinstance(event, PartDeltaEvent)
+            if deltas == _JOINED_DELTAS:
+                stream.get()  # joins the deltas so far, which take some 80 bytes besides their characters
+                deltas = 0
             yield event
     except MISSHAPEN as error:
         raise _misshapen(error) from error

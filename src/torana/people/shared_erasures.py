@@ -78,9 +78,10 @@ class SharedErasures:
         """Carry out erasures; return whether they failed. The next check of the replicas repeats them then."""
         try:
             await self.carry_out()
-        except (OSError, StoreUnavailable) as error:
+        except Exception as error:  # noqa: BLE001 - the other data must be erased
             level = logging.DEBUG if failed else logging.ERROR
-            _log.log(level, "erasure_not_carried_out", extra={"reason": str(error)})
+            unexpected = None if isinstance(error, OSError | StoreUnavailable) else error
+            _log.log(level, "erasure_not_carried_out", extra={"reason": str(error)}, exc_info=unexpected)
             return True
         return False
 

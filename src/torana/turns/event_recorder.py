@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from torana.agent.journal import settled_messages
-from torana.agent.text import text_of
+from torana.agent.text import GrowingText, text_of
 from torana.messages import EventType
 from torana.store.rows.turns import Ending
 from torana.turns.events.log import EventLog
@@ -28,19 +28,19 @@ class EventRecorder:
         self._turn_id = turn_id
         self._slot = slot
         self._journal: TurnJournal | None = None
-        self._pieces: list[str] = []
-        #: The index of the first piece of the last model request.
+        self._text = GrowingText()
+        #: Where the text of the last model request begins.
         self._request_start = 0
 
     def begin(self, journal: TurnJournal) -> None:
         """Start with the text that earlier attempts settled."""
         self._journal = journal
-        self._pieces = [text_of(settled_messages(journal))]
-        self._request_start = 1
+        self._text = GrowingText(text_of(settled_messages(journal)))
+        self._request_start = self._text.length
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces)
+        return str(self._text)
 
     def with_costs(self, ending: Ending, *, stopped: bool = False) -> Ending:
         """Return the turn's end with its costs. ``stopped`` is true after an interrupted model request."""
@@ -49,7 +49,7 @@ class EventRecorder:
         self._journal.timings.end_all("failed" if ending.state == "failed" else "interrupted")
         written = None
         if stopped and self._journal.was_asking:
-            text = "".join(self._pieces[self._request_start :])
+            text = self.text[self._request_start :]
             written = len(text.encode()) + self._journal.unsaid
         return replace(
             ending,
@@ -61,9 +61,9 @@ class EventRecorder:
 
     def __call__(self, type_: EventType, data: Mapping[str, Any], /) -> None:
         if type_ == "message.delta":
-            self._pieces.append(data["text"])
+            self._text.append(data["text"])
         elif type_ in ("tool.started", "tool.finished"):
             self._slot.count(1 if type_ == "tool.started" else -1)
-            self._request_start = len(self._pieces)
+            self._request_start = self._text.length
         self._log.append(self._turn_id, type_, data)
         self._sharing.publish(self._turn_id, type_, data)

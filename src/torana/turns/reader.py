@@ -114,6 +114,8 @@ class TurnReader:
         its row.
         """
         log = self._live.log
+        if await self._is_retried_elsewhere(turn):
+            log.forget(turn.id)
         if not log.has_events(turn.id):
             found = await self.get(turn.owner, turn.id)
             if found.has_ended or self._database.replica is None:
@@ -131,6 +133,14 @@ class TurnReader:
         for turn_id in turn_ids:
             self._live.log.forget(turn_id)
             self._live.sharing.delete(turn_id)
+
+    async def _is_retried_elsewhere(self, turn: Turn) -> bool:
+        """Return whether another replica has queued or begun a later attempt than the one that ended here."""
+        ended = self._live.log.ended_attempt(turn.id)
+        if ended is None or self._database.replica is None:
+            return False
+        found = await self.get(turn.owner, turn.id)
+        return found.attempt + (found.state == "queued") > ended
 
     def _watch(self, turn: Turn) -> LiveTurn:
         """Register a turn that another replica runs or queues."""

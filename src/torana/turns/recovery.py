@@ -108,7 +108,7 @@ class Recovery:
             except Exception:  # noqa: BLE001 - all other turns wait for this loop
                 _log.exception("session_not_isolated", extra={"session_id": session_id})
         self.runner.holding = False
-        await self._start_all()
+        await self.runner.writer.retry_until_done(self._start_all)
 
     async def _start_all(self) -> None:
         """Start the first turn of every session in which no turn runs."""

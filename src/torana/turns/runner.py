@@ -39,6 +39,10 @@ _CANCELLING = 5.0
 
 _log = logging.getLogger(__name__)
 
+#: The number of turns with files that run at a time, of all users and of one: a running turn holds the files of
+#: its message in memory, more than twice.
+_TURNS_WITH_FILES, _USERS_TURNS_WITH_FILES = 16, 4
+
 
 class RunsTurns(Protocol):
     """The agent's interface to turns."""
@@ -71,6 +75,7 @@ class Runner:
         self._turn_timeout = turn_timeout
         self._clock = clock
         self._slots = FairSlots(total=concurrency, per_user=concurrency)
+        self._file_slots = FairSlots(total=_TURNS_WITH_FILES, per_user=_USERS_TURNS_WITH_FILES)
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         #: Tasks that write the end of a turn which the database refused, and continue its session.
@@ -216,7 +221,8 @@ class Runner:
 
     async def _answer(self, turn: Turn, one: LiveTurn) -> Ending:
         """Run the agent and return the turn's end. Errors of the agent become the turn's failure."""
-        slot = Slot(slots=self._slots, user=_sharer(turn), timeout=self._turn_timeout)
+        slots = [self._file_slots, self._slots] if turn.files else [self._slots]
+        slot = Slot(slots=slots, user=_sharer(turn), timeout=self._turn_timeout)
         recorder = EventRecorder(self.live.log, self.live.sharing, turn.id, slot)
         journal = await self._open_journal(turn, one, recorder, slot)
         recorder.begin(journal)

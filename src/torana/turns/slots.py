@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,14 +17,14 @@ class Slot:
     released and its time limit is paused.
     """
 
-    def __init__(self, *, slots: FairSlots, user: str, timeout: float) -> None:
-        """``user`` is the user or, for a turn without a user, its token."""
+    def __init__(self, *, slots: Sequence[FairSlots], user: str, timeout: float) -> None:
+        """The turn needs one of each ``slots``. ``user`` is the user or, for a turn without one, its token."""
         self._slots = slots
         self._user = user
         self._limit = asyncio.timeout(None)
         #: Seconds left of the turn's time limit when it is paused.
         self._left = timeout
-        self._held = False
+        self._taken: list[FairSlots] = []
         self._reacquisition = asyncio.Lock()
         #: Number of the turn's unfinished calls, and how many of these wait for approval.
         self.calls = 0
@@ -34,6 +34,10 @@ class Slot:
     def is_idle(self) -> bool:
         """Return whether the turn only waits for approvals."""
         return 0 < self.calls <= self.waiting_calls
+
+    @property
+    def _held(self) -> bool:
+        return len(self._taken) == len(self._slots)
 
     @property
     def is_expired(self) -> bool:
@@ -71,15 +75,19 @@ class Slot:
             self._release()
 
     async def _acquire(self) -> None:
-        await self._slots.acquire(self._user)
-        self._held = True
+        try:
+            for slots in self._slots:
+                await slots.acquire(self._user)
+                self._taken.append(slots)
+        except asyncio.CancelledError:
+            self._release()
+            raise
         if not self.is_expired:
             self._limit.reschedule(asyncio.get_running_loop().time() + self._left)
 
     def _release(self) -> None:
-        if self._held:
-            self._held = False
-            self._slots.release(self._user)
+        while self._taken:
+            self._taken.pop().release(self._user)
 
     def _pause_limit(self) -> None:
         end = self._limit.when()

@@ -1,11 +1,13 @@
-"""Limit the interim responses (1xx) of servers that the gateway connects to.
+"""Limit the interim responses (1xx) and the rate of small chunks of servers that the gateway connects to.
 
-An HTTP client skips them until the response. The libraries skip any number, without a pause for other tasks
-while the data of one read lasts, so a server that sends nothing else would stop the gateway for seconds.
+An HTTP client skips interim responses until the response. The libraries skip any number, and read chunks of any
+size, without a pause for other tasks while the data of one read lasts. A server that sends nothing else would
+stop the gateway for seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from importlib import import_module
 from typing import Any
@@ -17,6 +19,14 @@ _MOST = 32
 _TOO_MANY = f"The server sent more than {_MOST} interim responses."
 #: The name of the counter in a connection.
 _COUNT = "_interim_responses"
+
+#: Chunks with fewer bytes are small. After some of them, other tasks run for some milliseconds: reading a chunk
+#: takes about 16 microseconds.
+_SMALL = 512
+_SMALL_CHUNKS = 64
+_PAUSE = 0.002
+#: The name of the counter of small chunks in a connection.
+_CHUNKS = "_small_chunks"
 
 
 def bound_interim_responses() -> None:
@@ -51,9 +61,15 @@ def _bound(connection: Any, error: type[Exception]) -> None:
                 raise error(_TOO_MANY)
         elif isinstance(event, h11.Response):
             setattr(self, _COUNT, 0)
+        elif isinstance(event, h11.Data) and len(event.data) < _SMALL:
+            chunks = getattr(self, _CHUNKS) + 1
+            setattr(self, _CHUNKS, chunks)
+            if chunks % _SMALL_CHUNKS == 0:
+                await asyncio.sleep(_PAUSE)
         return event
 
     setattr(connection, _COUNT, 0)
+    setattr(connection, _CHUNKS, 0)
     connection._receive_event = receive_bounded  # noqa: SLF001
 
 

@@ -10,11 +10,12 @@ from torana.workers.worker import Worker, WorkerError
 
 #: Seconds for one page.
 _PAGE_TIMEOUT = 30.0
+#: Seconds of processor time for one page.
+_PROCESSOR = 30
 #: The number of concurrent pages: more than the calls of ``web_fetch`` that one user may have at once.
 _AT_ONCE = 3
-#: The limits for one page: seconds of processor time, and bytes of memory.
-_PROCESSOR = 30
-_MEMORY = 1024**3
+#: Bytes of memory for one page. A page of 58,000 tags takes 140 MB.
+_MEMORY = 256 * 1024**2
 
 
 class Unreadable(Exception):

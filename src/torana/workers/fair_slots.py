@@ -80,17 +80,32 @@ class FairSlots:
 
 
 class PacedSlots:
-    """One slot, which users get in turn. After work that takes long it stays taken for a while."""
+    """A slot for each user, of which ``total`` are used at a time. After work that takes long it stays taken.
 
-    def __init__(self) -> None:
-        self._slots = FairSlots(total=1, per_user=1)
+    Work that takes at most ``short`` seconds is not followed by a pause.
+    """
+
+    def __init__(self, *, total: int, short: float = 0.0) -> None:
+        self._slots = FairSlots(total=total, per_user=1)
+        self._short = short
+        self._pausing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def slot(self, user: str) -> AsyncGenerator[None]:
-        """Wait for the slot, and hold it in the block and for the pause."""
-        async with self._slots.slot(user):
-            begin = time.perf_counter()
-            try:
-                yield
-            finally:
-                await asyncio.sleep(min(_PAUSE * (time.perf_counter() - begin), _LONGEST_PAUSE))
+        """Wait for the slot, and hold it in the block; it is free after the pause, for which nothing waits."""
+        await self._slots.acquire(user)
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - begin
+            if seconds <= self._short:
+                self._slots.release(user)
+            else:
+                pausing = asyncio.create_task(self._release_later(user, min(_PAUSE * seconds, _LONGEST_PAUSE)))
+                self._pausing.add(pausing)
+                pausing.add_done_callback(self._pausing.discard)
+
+    async def _release_later(self, user: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._slots.release(user)

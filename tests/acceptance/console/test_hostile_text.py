@@ -75,7 +75,7 @@ def test_text_of_too_many_marks_is_shown_as_text(
     assert visited.turn().locator(".markdown").text_content() == reply
 
 
-@pytest.mark.parametrize(("reply", "direction"), [("a\n" * 20_000, "ltr"), ("1. שלום a", "rtl")])
+@pytest.mark.parametrize(("reply", "direction"), [("a\n" * 2_000, "ltr"), ("1. שלום a", "rtl")])
 def test_answer_has_the_direction_of_its_first_letter(
     serve: Serve, visit: Visits, model: Models, reply: str, direction: str
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic_ai.messages import ToolCallPart
 
-from torana.api import request_body
+from torana.api import dependencies
 from torana.app import App
 from torana.errors import ModelFailed
 from torana.messages import File, Inbound, Turn
@@ -185,7 +185,7 @@ async def test_running_and_queued_turns_are_cancelled_before_erasure(start: Star
 async def test_request_whose_body_arrives_after_the_erasure_is_refused(
     start: Start, path: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(request_body, "_SLOW", 0)
+    monkeypatch.setattr(dependencies, "_SLOW", 0)
     app, client = await start(gateway_token="a-token-of-more-than-sixteen-characters")
     operator = {"Authorization": "Bearer a-token-of-more-than-sixteen-characters"}
     made = await client.post("/v1/tokens", json={"user": "ana"}, headers=operator)

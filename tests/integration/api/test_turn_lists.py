@@ -1,5 +1,6 @@
 """The list of turns: its order, filters and pages, and each token's share of it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -78,3 +79,14 @@ async def test_token_lists_only_turns_of_its_owner(start: Start):
     foreign = await client.get("/v1/turns", params={"sessionId": theirs["sessionId"]}, headers=ana)
     assert foreign.json()["items"] == []
     assert {item["excerpt"] for item in await listed(client)} == {"hers", "theirs"}
+
+
+@pytest.mark.parametrize("path", ["/v1/turns", "/v1/sessions"])
+async def test_lists_of_one_user_are_read_one_after_the_other(start: Start, path: str):
+    app, client = await start(gateway_token=OPERATOR)
+    made = await client.post("/v1/tokens", json={"user": "ana"}, headers=bearer(OPERATOR))
+    async with app.services.lists.slot("ana"):
+        waiting = asyncio.create_task(client.get(path, headers=bearer(made.json()["token"])))
+        assert (await client.get(path, headers=bearer(OPERATOR))).status_code == 200
+        assert not waiting.done()
+    assert (await waiting).status_code == 200

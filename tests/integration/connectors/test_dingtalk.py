@@ -130,6 +130,21 @@ class TestSending:
             await line.connector.send(part("hello", ANA))
             assert [one.text for one in await platform.shown(1)] == ["hello"]
 
+    async def test_refused_credentials_end_the_connection_and_not_the_reply(
+        self, platform: DingtalkStandIn
+    ) -> None:
+        connector = platform.connector(platform.connector.Settings.model_validate(platform.settings()))
+        line = Line(connector)
+        run = asyncio.create_task(connector.run(line))
+        await line.is_ready.wait()
+        platform.end_token()
+        platform.token_answers.append(web.json_response({"code": "invalidClientIdOrSecret"}, status=400))
+
+        with pytest.raises(RetryLater, match="no access token"):
+            await connector.send(part("hello", ANA))
+        with pytest.raises(PermanentError):
+            await asyncio.wait_for(run, PATIENCE)
+
     async def test_expired_access_token_is_replaced_once(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:
             await line.connector.send(part("first", ANA))

@@ -451,7 +451,7 @@ async def test_revoked_token_ends_connection(platform: SlackStandIn) -> None:
     await platform.say("hello")
     place = (await line.next()).place
     platform.tokens.remove(BOT_TOKEN)
-    with pytest.raises(PermanentError):
+    with pytest.raises(RetryLater):
         await connector.send(part("hi", place))
     with pytest.raises(PermanentError):
         await asyncio.wait_for(run, PATIENCE)

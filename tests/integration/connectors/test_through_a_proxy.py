@@ -302,7 +302,7 @@ async def talk(
             open_=connect,
             pause=pause,
         )
-        hooks = HooksListener(host="127.0.0.1", port=0, answer=hub.hook)
+        hooks = HooksListener(host="127.0.0.1", port=0, exists=hub.has_account, answer=hub.hook)
         await turns.start()
         await hub.start()
         await hooks.start()

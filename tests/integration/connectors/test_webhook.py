@@ -292,6 +292,7 @@ async def send_part(platform: Program, line: Line) -> str:
         (429, {}, RetryLater, None),
         (429, {"Retry-After": "120"}, RetryLater, 120.0),
         (429, {"Retry-After": "soon"}, RetryLater, None),
+        (429, {"Retry-After": "Mon, 01 Jan 99999999999 00:00:00 GMT"}, RetryLater, None),
         (429, {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}, RetryLater, 0.0),
         (503, {"Retry-After": "3"}, RetryLater, 3.0),
         (503, {}, OutcomeUnknown, None),

@@ -109,6 +109,25 @@ async def test_progress_does_not_extend_the_timeout(start: Start, ask: Ask, even
     assert "well" in await ask(servers, ("bad_echo", {"text": "well"}))
 
 
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+async def test_each_event_counts_whatever_ends_its_lines(
+    start: Start, ask: Ask, server: Hostile, events: str, monkeypatch: pytest.MonkeyPatch, line_end: bytes
+) -> None:
+    counted: list[int] = []
+    spend = Throttle.spend
+
+    async def count(throttle: Throttle, size: int, *, messages: int = 1, values: int = 0) -> None:
+        counted.append(messages)
+        await spend(throttle, size, messages=messages, values=values)
+
+    server.line_end = line_end
+    servers = await start(bad=bad(events))
+    monkeypatch.setattr(Throttle, "spend", count)
+
+    assert "after the notices" in await ask(servers, ("bad_notices", {}))
+    assert sum(counted) >= 300
+
+
 async def test_streams_that_end_at_once_are_opened_at_a_limited_rate(
     start: Start, server: Hostile, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

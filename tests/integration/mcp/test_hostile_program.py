@@ -229,6 +229,15 @@ async def test_result_of_many_values_is_refused_before_it_is_validated(
     assert record(servers)["connections"] == 1
 
 
+async def test_refused_result_fails_only_its_own_call(start: Start, hostile: Hostile, ask: Ask) -> None:
+    servers = await start(bad=hostile(timeout=5))
+
+    told = await ask(servers, ("bad_hang", {}), ("bad_rows", {}))
+
+    assert told.count("more than 20,000 JSON values") == 1
+    assert told.count("did not answer within 5 s") == 1
+
+
 async def test_half_a_surrogate_pair_in_a_result_is_replaced(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
 

@@ -1,6 +1,7 @@
 """Invalid fields of request bodies become field faults."""
 
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ async def read(model: type[RequestBody], **document: Any) -> RequestBody:
         return {"type": "http.request", "body": json.dumps(document).encode()}
 
     headers = [(b"content-type", b"application/json")]
-    state = {"services": SimpleNamespace(body_timeout=5)}
+    state = {"services": SimpleNamespace(body_timeout=5), "authenticated_at": time.monotonic()}
     scope = {"type": "http", "method": "POST", "path": "/", "headers": headers, "state": state}
     return await read_body(Request(scope, receive), model)
 

@@ -234,7 +234,8 @@ async def test_long_event_is_sent_in_pieces():
 
 async def test_silence_is_filled_with_comments_without_losing_events():
     gate = asyncio.Event()
-    stream = frames(FakeTurns(gate, DONE, end=turn()), keep_alive=0)
+    stream = frames(FakeTurns(DELTA, gate, DONE, end=turn()), keep_alive=0)
+    assert not (await anext(stream)).startswith(":")
     assert [await anext(stream) for _ in range(3)] == [": keep-alive\n\n"] * 3
     gate.set()
     [last] = [frame for frame in await all_of(stream) if not frame.startswith(":")]
@@ -300,7 +301,7 @@ async def test_disconnect_cancels_turn_only_if_requested(number: int, asked: boo
 
 
 async def test_disconnect_while_no_event_comes_cancels_turn():
-    turns = FakeTurns(asyncio.Event(), end=turn())
+    turns = FakeTurns(DELTA, asyncio.Event(), end=turn())
     await send_until(stream_of(turns, cancel_on_disconnect=True, keep_alive=0), 3)
     assert turns.cancelled == [("gateway", "turn_1")]
 

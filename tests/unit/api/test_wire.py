@@ -1,9 +1,11 @@
 import asyncio
 import json
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from torana.api import request_body
+from torana.api.dependencies import RequiredScopes
 from torana.api.request_body import (
     BODY_LIMIT,
     is_too_large,
@@ -22,7 +25,15 @@ from torana.api.request_body import (
 )
 from torana.api.schemas.contract import AnswerBody
 from torana.api.schemas.turns import TurnBody
-from torana.errors import BadRequest, BodyTooLarge, ContentTooLong, GatewayError, InvalidField, RequestTimeout
+from torana.errors import (
+    BadRequest,
+    BodyTooLarge,
+    ContentTooLong,
+    GatewayError,
+    InvalidField,
+    RequestTimeout,
+    Unauthorized,
+)
 from torana.messages import Failure, Principal, Turn, Usage
 from torana.workers.fair_slots import FairSlots
 
@@ -54,7 +65,7 @@ def request(
         "method": "POST",
         "path": "/message",
         "headers": headers,
-        "state": {"principal": LOCAL, "services": services},
+        "state": {"principal": LOCAL, "authenticated_at": time.monotonic(), "services": services},
     }
     return Request(scope, receive)
 
@@ -310,3 +321,13 @@ def test_running_turn_has_no_reply_and_no_end():
         None,
         None,
     )
+
+
+async def test_request_that_waited_is_refused_if_its_token_has_ended():
+    tokens = SimpleNamespace(is_active=AsyncMock(return_value=False))
+    waited = request([])
+    waited.state.authenticated_at = time.monotonic() - 2
+    waited.state.services = SimpleNamespace(people=SimpleNamespace(tokens=tokens))
+
+    with pytest.raises(Unauthorized):
+        await RequiredScopes("message")(waited)

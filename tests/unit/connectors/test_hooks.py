@@ -42,7 +42,7 @@ def answers() -> Answers:
 
 @pytest.fixture
 async def listener(answers: Answers) -> AsyncGenerator[HooksListener]:
-    listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
+    listener = HooksListener(host="127.0.0.1", port=0, exists=str.islower, answer=answers)
     await listener.start()
     yield listener
     await listener.stop()
@@ -98,6 +98,47 @@ async def test_call_over_size_limit_is_413(client: httpx2.AsyncClient, answers: 
     assert answers.calls == []
 
 
+async def test_large_calls_have_a_common_limit_and_small_ones_pass(
+    client: httpx2.AsyncClient, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callback_listener, "_LARGE_BYTES", 500_000)
+    answers.gate.clear()
+    large = asyncio.create_task(client.post("/hooks/line", content=b"x" * 400_000))
+    async with asyncio.timeout(20):
+        await answers.called.wait()
+
+    assert (await client.post("/hooks/line", content=b"x" * 400_000)).status_code == 503
+    answers.gate.set()
+    assert (await client.post("/hooks/line", content=b"x" * 60_000)).status_code == 200
+    assert (await large).status_code == 200
+    assert (await client.post("/hooks/line", content=b"x" * 400_000)).status_code == 200
+
+
+async def test_oldest_incomplete_call_gives_way_to_a_new_one(
+    client: httpx2.AsyncClient, listener: HooksListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callback_listener, "_LARGE_BYTES", 500_000)
+    monkeypatch.setattr(callback_listener, "_PATIENCE", 0.0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(b"POST /hooks/line HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 500_000)
+    await writer.drain()
+
+    async def endless() -> AsyncGenerator[bytes]:
+        for _ in range(8):
+            yield b"x" * 50_000
+
+    assert (await client.post("/hooks/line", content=endless())).status_code == 200
+    async with asyncio.timeout(20):
+        assert b" 503 " in await reader.readline()
+    writer.close()
+
+
+async def test_body_for_an_unknown_account_is_not_read(listener: HooksListener) -> None:
+    head = b"POST /hooks/NOBODY HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\nConnection: close\r\n\r\n"
+
+    assert b" 404 " in await heard_after(listener, head)
+
+
 async def test_other_work_runs_between_the_checks_of_many_calls() -> None:
     passes, at = 0, list[int]()
 
@@ -116,7 +157,7 @@ async def test_other_work_runs_between_the_checks_of_many_calls() -> None:
             passes += 1
             await asyncio.sleep(0)
 
-    listener = HooksListener(host="127.0.0.1", port=0, answer=answer)
+    listener = HooksListener(host="127.0.0.1", port=0, exists=str.islower, answer=answer)
     scope: dict[str, object] = {"path": "/hooks/home", "method": "POST", "headers": [], "query_string": b""}
     working = asyncio.create_task(work())
     await asyncio.gather(*(listener(scope, receive, send) for _ in range(50)))
@@ -134,9 +175,9 @@ async def test_exception_in_handler_is_503(client: httpx2.AsyncClient, answers: 
 
 
 async def test_taken_port_is_reported() -> None:
-    first = HooksListener(host="127.0.0.1", port=0, answer=Answers())
+    first = HooksListener(host="127.0.0.1", port=0, exists=str.islower, answer=Answers())
     await first.start()
-    second = HooksListener(host="127.0.0.1", port=first.port, answer=Answers())
+    second = HooksListener(host="127.0.0.1", port=first.port, exists=str.islower, answer=Answers())
 
     with pytest.raises(OperatorError, match="TORANA_HOOKS_PORT"):
         await second.start()
@@ -204,7 +245,7 @@ async def test_connections_over_limit_are_closed(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(callback_listener, "_CONNECTIONS", 1)
-    listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
+    listener = HooksListener(host="127.0.0.1", port=0, exists=str.islower, answer=answers)
     await listener.start()
     answers.gate.clear()
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
@@ -230,7 +271,7 @@ async def test_slow_connections_are_evicted_for_new_calls(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: bytes
 ) -> None:
     monkeypatch.setattr(callback_listener, "_CONNECTIONS", 3)
-    listener = HooksListener(host="127.0.0.1", port=0, answer=answers)
+    listener = HooksListener(host="127.0.0.1", port=0, exists=str.islower, answer=answers)
     await listener.start()
     slow_ones = [asyncio.create_task(heard_after(listener, slow)) for _ in range(3)]
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:

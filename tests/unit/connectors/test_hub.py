@@ -376,7 +376,7 @@ async def test_only_one_of_two_accounts_with_same_credentials_listens(running: R
     await running.hub.apply([account("one"), account("two"), account("three", kind="one")])
 
     other = await running.until("three", "backing_off")
-    assert other.reason == "another process, or another account of the settings, listens with these credentials"
+    assert other.reason == "another process listens on this account, or another account has its credentials"
     assert running.hub.active() == ["one", "two"]
 
 

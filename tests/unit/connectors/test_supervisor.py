@@ -95,7 +95,7 @@ class Watched:
             account=Account(name="home", kind="test", values={}),
             ingress=lambda _: cast("Ingress", ingress or Nowhere()),
             deliver=Nowhere().deliver,
-            lease=AccountLease(database=database, holder="here", clock=clock, duration=lease),
+            lease=AccountLease(database=database, account="home", process="here", clock=clock, duration=lease),
             clock=clock,
             on_status=self._note,
             open_=open_,
@@ -323,10 +323,16 @@ async def test_account_listens_until_lease_expires_during_database_outage(
     assert (status.state, status.reason) == ("backing_off", "the lease expired and could not be renewed")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("test:2744ccd10c7533bd736ad890f9dd5cab", id="with the same credentials"),
+        pytest.param("account:home", id="with other credentials"),
+    ],
+)
 async def test_account_waits_while_another_process_listens(
-    watch: Callable[..., Watched], database: Database
+    watch: Callable[..., Watched], database: Database, name: str
 ) -> None:
-    name = "test:2744ccd10c7533bd736ad890f9dd5cab"
     now = utc_now()
     take = partial(leases.take, account=name, now=now, until=now + timedelta(minutes=1))
     assert await database.run(partial(take, holder="there"))
@@ -334,13 +340,26 @@ async def test_account_waits_while_another_process_listens(
 
     (first, status), *others = [await watched.pause() for _ in range(4)]
     assert status.state == "backing_off"
-    assert (status.reason or "").startswith("another process, or another account")
+    assert (status.reason or "").startswith("another process listens on this account")
     assert [first, *(pause for pause, _ in others)] == [5.0] * 4
 
     await database.run(partial(leases.give_back, account=name, holder="there"))
     async with asyncio.timeout(20):
         await watched.active.wait()
     assert not await database.run(partial(take, holder="there"))
+
+
+async def test_account_connects_soon_after_a_long_outage_of_the_database(
+    watch: Callable[..., Watched], outage: Callable[[], AbstractContextManager[None]]
+) -> None:
+    with outage():
+        watched = watch()
+        pauses = [await watched.pause() for _ in range(8)]
+    async with asyncio.timeout(20):
+        await watched.active.wait()
+
+    assert [seconds for seconds, _ in pauses] == [5.0] * 8
+    assert {status.state for _, status in pauses} == {"backing_off"}
 
 
 class Listening(Nowhere):

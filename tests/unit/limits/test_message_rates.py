@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from torana.errors import QueueFull, RateLimited
+from torana.errors import MemoryFull, QueueFull, RateLimited
 from torana.limits import rate_windows
 from torana.limits.rate_limit_status import LimitStatus, headers
 from torana.limits.rate_windows import LocalWindows
@@ -135,6 +135,15 @@ async def test_message_that_is_refused_later_gives_back_its_own_place(now: Now) 
     now.seconds += 20
 
     assert (await take(rates, "ana"))[0].remaining == 1
+
+
+async def test_refusal_that_takes_as_long_as_the_work_counts(now: Now) -> None:
+    rates = MessageRates(per_user=2, overall=0, windows=LocalWindows(now))
+    with pytest.raises(MemoryFull):
+        async with rates.count("ana"):
+            raise MemoryFull
+
+    assert (await take(rates, "ana"))[0].remaining == 0
 
 
 async def test_retry_after_is_at_least_one_second(now: Now) -> None:

@@ -94,7 +94,7 @@ OLLAMA = listed(owned_by="library")
             id="Ollama, loaded",
         ),
         pytest.param(
-            OLLAMA | {"/api/show": {"parameters": 'stop "x"\nnum_ctx    8192'}},
+            OLLAMA | {"/api/show": {"parameters": 'stop "x"\r\n  num_ctx    8192 \r\n'}},
             KnownWindow(tokens=8_192),
             id="Ollama, configured",
         ),

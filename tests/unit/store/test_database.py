@@ -22,7 +22,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from torana.errors import StoreUnavailable
 from torana.store.engine import database as database_module
-from torana.store.engine.database import Database
+from torana.store.engine.database import Database, follow_changes
 from torana.store.engine.sqlite import SqliteDatabase, sqlite_engine
 
 NOTES = sa.table("notes", sa.column("text", sa.Text))
@@ -431,3 +431,26 @@ def test_database_survives_an_event_loop_closed_early(path: Path) -> None:
 def test_commit_waits_for_the_disk(path: Path, processes: ForkServerContext) -> None:
     with ProcessPoolExecutor(1, mp_context=processes) as pool:  # in this process, the tests turn it off
         assert pool.submit(synchronous, path).result() == 2
+
+
+async def test_failed_work_after_a_change_is_repeated_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    changed, done = asyncio.Event(), asyncio.Event()
+    errors: list[Exception] = [StoreUnavailable(), *[OSError("too many open files")] * 3]
+
+    async def work() -> None:
+        if errors:
+            raise errors.pop(0)
+        done.set()
+
+    async def pause(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    following = asyncio.create_task(follow_changes(changed, work, name="skills", pause=pause))
+    for _ in range(2):
+        done.clear()
+        changed.set()
+        async with asyncio.timeout(20):
+            await done.wait()
+    following.cancel()
+
+    assert [record.getMessage() for record in caplog.records] == ["change_not_applied"]

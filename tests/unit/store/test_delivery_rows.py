@@ -60,8 +60,9 @@ def test_open_deliveries_are_found_by_index(
     with engine.begin() as connection:
         plans = plans_of(connection, work)
 
-    assert plans
-    assert [plan for plan in plans if index not in plan] == []
+    assert any(index in plan for plan in plans)
+    by_number = "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)"
+    assert [plan for plan in plans if index not in plan and plan != by_number] == []
 
 
 @pytest.mark.parametrize("dialect", ["sqlite"])

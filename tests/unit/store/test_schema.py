@@ -45,6 +45,15 @@ def test_index_on_another_table_or_in_another_order_differs() -> None:
     assert not same(("notes", sql), ("notes", "CREATE INDEX recent ON notes (at, owner)"))
 
 
+def test_brackets_without_an_end_are_one_token() -> None:
+    """A search for the end of each of them takes minutes."""
+    found = ("a", "CREATE TABLE a (x) -- " + "[a" * 200_001)
+
+    assert differences({("table", "a"): found}, {("table", "a"): ("a", "CREATE TABLE a (x)")}) == [
+        "the table 'a' is changed"
+    ]
+
+
 def test_each_difference_is_named() -> None:
     found = {("table", "a"): ("a", "CREATE TABLE a (x)"), ("trigger", "t"): ("a", "CREATE TRIGGER t …")}
     expected = {("table", "a"): ("a", "CREATE TABLE a (y)"), ("index", "i"): ("a", "CREATE INDEX i ON a (y)")}

@@ -12,15 +12,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
+from torana.errors import NotFailed
 from torana.messages import EVERYONE, Failure, Inbound, Turn, Usage
 from torana.store.engine.tables import UtcTime, sessions, turns
+from torana.store.engine.tables import deliveries as delivery_table
+from torana.store.rows import deliveries, shared_turns, transcript
 from torana.store.rows import sessions as session_rows
-from torana.store.rows import shared_turns, transcript
 from torana.store.rows import turns as rows
 from torana.store.rows.turns import Ending, NewTurn
 
 PARTIAL = re.compile("USING INDEX (ix_turns_unfinished|uq_turns_active)")
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+FAILURE = Failure(code="model_failed", detail="no key")
 DONE = Ending(at=AT, reply="hi", model="m", spent=Usage(input_tokens=1, output_tokens=2))
 
 
@@ -94,7 +97,7 @@ def test_end_of_a_turn_claims_the_next_one(engine: Engine, take: Callable[..., T
 
 
 def test_rows_are_read_as_written(engine: Engine, take: Callable[..., Turn]) -> None:
-    failed = Ending(at=AT, state="failed", failure=Failure(code="model_failed", detail="no key"))
+    failed = Ending(at=AT, state="failed", failure=FAILURE)
     with engine.begin() as connection:
         first = take(connection, "t1", user="ana")
         second = take(connection, "t2")
@@ -189,6 +192,36 @@ def test_retried_turn_is_no_longer_to_be_cancelled(engine: Engine, take: Callabl
         rows.retry(connection, "gateway", "t1", hold=False)
 
         assert shared_turns.list_interrupted(connection) == []
+
+
+def test_failed_turn_with_deliveries_is_retried_again_and_again(
+    engine: Engine, take: Callable[..., Turn]
+) -> None:
+    with engine.begin() as connection:
+        deliveries.subscribe(connection, "hooks", ["turn.failed"])
+        turn = take(connection, "t1")
+        if connection.dialect.name == "postgresql":  # as in a table with many deliveries
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        for _ in range(5):
+            rows.finish(connection, turn, replace(DONE, state="failed", failure=FAILURE), hold=False)
+            retried = rows.retry(connection, "gateway", "t1", hold=False)
+            assert retried is not None
+            turn = retried
+        rows.finish(connection, turn, DONE, hold=False)
+
+        assert states(connection) == {"t1": "completed"}
+        parts = connection.execute(sa.select(delivery_table.c.part).order_by(delivery_table.c.number)).scalars()
+        assert [part % 1_000_000 for part in parts] == [500_000] * 5
+
+
+def test_turn_with_many_attempts_is_not_retried(engine: Engine, take: Callable[..., Turn]) -> None:
+    with engine.begin() as connection:
+        turn = take(connection, "t1")
+        rows.finish(connection, turn, replace(DONE, state="failed", failure=FAILURE), hold=False)
+        connection.execute(sa.update(turns).values(attempt=1_000))
+
+        with pytest.raises(NotFailed, match="send the message again"):
+            rows.retry(connection, "gateway", "t1", hold=False)
 
 
 def test_other_tokens_cannot_steer_or_interrupt_a_turn(engine: Engine, take: Callable[..., Turn]) -> None:

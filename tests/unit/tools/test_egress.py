@@ -81,6 +81,7 @@ async def test_connections_are_closed_after_too_many_bytes(
         writer.close()
 
     monkeypatch.setattr(egress_module, "TRAFFIC_LIMIT", 5_000)
+    monkeypatch.setattr(egress_module, "_CONNECTION_BYTES", 0)
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     egress = Egress(hosts=[host], resolve=lookups.resolve)
@@ -100,3 +101,18 @@ async def test_connections_are_closed_after_too_many_bytes(
     assert (await connect(tmp_path / "proxy", host)).startswith(b"HTTP/1.1 503")
     await egress.close()
     server.close()
+
+
+async def test_run_that_opens_many_connections_gets_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lookups: Lookups
+) -> None:
+    monkeypatch.setattr(egress_module, "TRAFFIC_LIMIT", 3 * 16 * 1024)
+    egress = Egress(hosts=HOSTS, resolve=lookups.resolve)
+    await egress.open(tmp_path / "proxy")
+
+    answers = [await connect(tmp_path / "proxy", HOSTS[0]) for _ in range(4)]
+
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 502"] * 3 + [b"HTTP/1.1 503"]
+    with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+        await connect(tmp_path / "proxy", HOSTS[0])
+    await egress.close()

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torana.errors import ConfigInvalid
 from torana.tools.mcp.entries import Server, read_servers
@@ -38,7 +40,21 @@ def test_program_and_url_entries_are_parsed() -> None:
     assert (wiki.transport, wiki.timeout) == ("http", 5)
     assert wiki.headers["Authorization"].get_secret_value() == "Bearer a-secret"
     assert "a-secret" not in repr(wiki)
-    assert wiki.mask("it said a-secret") == "it said ***"
+    assert wiki.mask("it said a-secret", limit=100) == "it said ***"
+
+
+@given(
+    text=st.lists(st.sampled_from(["a-secret", "a-s", "Bearer ", "x" * 20]), max_size=40).map("".join),
+    limit=st.integers(0, 300),
+)
+def test_a_limited_text_shows_no_part_of_a_value(text: str, limit: int) -> None:
+    (wiki,) = read(wiki={"url": "https://wiki.example/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}})
+    masked = wiki.mask(text, limit=limit)
+
+    whole = wiki.mask(text, limit=len(text))
+    assert "a-secret" not in whole
+    assert whole.startswith(masked)
+    assert len(masked) <= limit
 
 
 def test_mcp_servers_files_of_other_clients_are_parsed(tmp_path: Path) -> None:

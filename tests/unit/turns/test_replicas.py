@@ -71,6 +71,24 @@ async def test_end_of_a_turn_is_announced(open_replica: Open, message: Message) 
     assert (await soon(waiting)).reply == "done"
 
 
+async def test_stream_of_a_turn_that_another_replica_has_retried_omits_the_failed_attempt(
+    open_replica: Open, message: Message
+) -> None:
+    failing = ["Half of an ", RuntimeError("the provider is down")]
+    first, second = await open_replica(failing), await open_replica("The whole answer.")
+    turn = await first.turns.accept(message())
+    assert (await soon(first.turns.reader.wait_for_end(turn))).state == "failed"
+    assert (await soon(second.turns.reader.wait_for_end(await second.turns.retry("gateway", turn.id)))).reply
+
+    found = await first.turns.reader.get("gateway", turn.id)
+    events = [event async for event in first.turns.reader.events(found)]
+
+    assert [(event.type, event.data.get("text")) for event in events[1:]] == [
+        ("message.snapshot", "The whole answer."),
+        ("turn.completed", None),
+    ]
+
+
 async def test_cancellation_is_announced(open_replica: Open, message: Message) -> None:
     first, second = await open_replica([asyncio.Event()]), await open_replica()
     turn = await first.turns.accept(message())

@@ -12,7 +12,7 @@ import pytest
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 
-from torana.messages import Inbound, Turn
+from torana.messages import File, Inbound, Turn
 from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
@@ -90,6 +90,40 @@ async def test_users_with_waiting_turns_get_free_slots_in_turn(boot: Boot, messa
     gateway.agent.end("ben 1")
 
     assert (await gateway.turns.reader.wait_for_end(last)).state == "completed"
+
+
+async def test_turns_with_files_wait_for_those_of_their_user(boot: Boot, message: Message) -> None:
+    gateway = await boot(obedient=True)
+    note = File(name="note.txt", media_type="text/plain", body=b"x")
+    for number in range(6):
+        content = f"ana {number}"
+        await gateway.turns.accept(message(content, channel=content, user="ana", files=(note,)))
+    await gateway.turns.accept(message("ana without", channel="without", user="ana"))
+    await gateway.turns.accept(message("ben", channel="ben", user="ben", files=(note,)))
+
+    running = {"ana 0", "ana 1", "ana 2", "ana 3", "ana without", "ben"}
+    await gateway.agent.until(*running)
+    await nothing_new(gateway)
+    await gateway.agent.until(*running)
+    gateway.agent.end("ana 1")
+
+    await gateway.agent.until(*running - {"ana 1"}, "ana 4")
+
+
+async def test_cancelled_turn_that_waits_for_its_second_slot_gives_the_first_back(
+    boot: Boot, message: Message
+) -> None:
+    gateway = await boot(obedient=True, concurrency=1)
+    note = File(name="note.txt", media_type="text/plain", body=b"x")
+    await gateway.turns.accept(message("first", channel="first", user="ana"))
+    for number in range(4):
+        turn = await gateway.turns.accept(message(str(number), channel=str(number), user="ana", files=(note,)))
+        await nothing_new(gateway)
+        await gateway.turns.cancel(turn.owner, turn.id)
+    await gateway.turns.accept(message("last", channel="last", user="ana", files=(note,)))
+    gateway.agent.end("first")
+
+    await gateway.agent.until("last")
 
 
 async def approve(gateway: Any, turn: Turn, name: str) -> None:

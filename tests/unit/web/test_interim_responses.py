@@ -94,3 +94,21 @@ async def test_aiohttp_skips_a_few_interim_responses_before_each_response() -> N
         for _ in range(3):  # on one connection
             async with client.get(url) as response:
                 assert await response.text() == "fine"
+
+
+async def test_many_small_chunks_are_read_with_pauses(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n")
+
+    sleep, pauses = asyncio.sleep, list[float]()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    async with _server(answer) as url, library.AsyncClient(trust_env=False, timeout=60) as client:
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        assert len((await client.get(url)).content) == 20_000
+
+    assert pauses.count(0.002) == 20_000 // 64

@@ -91,6 +91,11 @@ async def test_huge_pages_are_read_in_bounded_time(html: str) -> None:
     assert len(page.text) <= len(html)
 
 
+async def test_page_that_would_take_much_memory_is_refused() -> None:
+    with pytest.raises(Unreadable, match="structure"):
+        await Reader(patience=60).read("<p>a" * 500_000, "https://site.test/")
+
+
 async def test_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stuck = tmp_path / "stuck"
     stuck.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec /bin/sleep 60\n")

@@ -107,9 +107,12 @@ async def test_paced_slot_stays_taken_for_a_multiple_of_the_time_of_the_work(
 
     monkeypatch.setattr(fair_slots.time, "perf_counter", lambda: now)
     monkeypatch.setattr(fair_slots.asyncio, "sleep", pause)
-    slots = PacedSlots()
-    for seconds in (0.25, 10.0):
-        async with slots.slot("a"):
-            now += seconds
+    for short in (0.0, 0.5):
+        slots = PacedSlots(total=1, short=short)
+        for seconds in (0.25, 10.0):
+            async with slots.slot("a"):
+                now += seconds
+        async with slots.slot("a"):  # after the pauses
+            pass
 
-    assert pauses == [0.5, 2.0]
+    assert pauses == [0.5, 2.0, 2.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import sys
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -93,6 +94,7 @@ class Authentication:
             page = await self._unauthorized_page(request, error.headers)
             await page(scope, receive, send)
             return
+        request.state.authenticated_at = time.monotonic()
         principal: Principal = request.state.principal
         if principal.token is None or not principal.scopes.isdisjoint(("admin", "impersonate")):
             await self._app(scope, receive, send)

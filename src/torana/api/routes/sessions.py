@@ -67,14 +67,16 @@ async def sessions(
     limit: Limit = "50",
     after: After = "",
 ) -> SessionsBody:
-    page = await services_of(request).sessions.list_sessions(
-        current_principal(request).view,
-        channel=channel_id or None,
-        user=user_id or None,
-        archived=one_of("archived", archived, ("true", "false")) == "true" if archived else None,
-        limit=page_size(limit),
-        after=after or None,
-    )
+    services, principal = services_of(request), current_principal(request)
+    async with services.lists.slot(principal.sharer):
+        page = await services.sessions.list_sessions(
+            principal.view,
+            channel=channel_id or None,
+            user=user_id or None,
+            archived=one_of("archived", archived, ("true", "false")) == "true" if archived else None,
+            limit=page_size(limit),
+            after=after or None,
+        )
     return SessionsBody.model_validate(page)
 
 

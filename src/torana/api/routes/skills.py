@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 import anyio.to_thread
@@ -96,9 +98,9 @@ async def install_skill(request: Request, path: _PathQuery = "", origin: _Origin
     _check_unbound(request)
     changes = services_of(request).skills.changes
     if media_type(request.headers) in ARCHIVES:
-        archive = await _archive(request)
         origin = origin if origin and "admin" in current_principal(request).scopes else UPLOAD
-        made = await changes.install_archive(archive, origin=origin, path=path or None, act=act(request))
+        async with _archive(request) as archive:
+            made = await changes.install_archive(archive, origin=origin, path=path or None, act=act(request))
     else:
         body = await read_body(request, SkillRequest)
         made = await changes.install(body.source, path=body.path or None, act=act(request))
@@ -126,8 +128,8 @@ async def update_skill(request: Request, slug: Id) -> SkillDetailBody:
     _check_unbound(request)
     changes = services_of(request).skills.changes
     if media_type(request.headers) in ARCHIVES:
-        archive = await _archive(request)
-        await changes.update_from_archive(slug, archive, act=act(request))
+        async with _archive(request) as archive:
+            await changes.update_from_archive(slug, archive, act=act(request))
     else:
         await changes.update(slug, act=act(request))
     return await _details(request, slug)
@@ -224,6 +226,10 @@ def _check_unbound(request: Request) -> None:
         )
 
 
-async def _archive(request: Request) -> bytes:
-    within = _ARCHIVE_TIME_FACTOR * services_of(request).body_timeout
-    return await read_bytes(request, limit=PACKED_LIMIT, within=within)
+@asynccontextmanager
+async def _archive(request: Request) -> AsyncGenerator[bytes]:
+    """Read an archive, and hold a slot while it is in memory."""
+    services = services_of(request)
+    within = _ARCHIVE_TIME_FACTOR * services.body_timeout
+    async with services.archives.slot(current_principal(request).sharer):
+        yield await read_bytes(request, limit=PACKED_LIMIT, within=within)

@@ -67,9 +67,11 @@ async def turns(
         since=time_of("since", since),
         until=time_of("until", until),
     )
-    page = await services_of(request).turns.reader.list_turns(
-        current_principal(request).view, which, limit=page_size(limit), after=after or None
-    )
+    services, principal = services_of(request), current_principal(request)
+    async with services.lists.slot(principal.sharer):
+        page = await services.turns.reader.list_turns(
+            principal.view, which, limit=page_size(limit), after=after or None
+        )
     return TurnsBody.model_validate(page)
 
 

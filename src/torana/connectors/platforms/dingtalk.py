@@ -205,6 +205,9 @@ class Dingtalk(Connector[DingtalkSettings]):
         DingTalk requests a new connection every few hours. The new one opens first; the old one stays open only
         to acknowledge the messages that came over it, as long as DingTalk allows.
         """
+        await self._api.run(self._run(sink))
+
+    async def _run(self, sink: MessageSink) -> None:
         changed = -_LEAST
         async with self._api.client() as http:
             sockets = [await self._connect(http)]

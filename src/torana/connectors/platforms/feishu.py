@@ -244,6 +244,9 @@ class Feishu(Connector[FeishuSettings]):
 
     async def run(self, sink: MessageSink) -> None:
         """Connect and listen; an event is acknowledged after it is stored."""
+        await self._api.run(self._run(sink))
+
+    async def _run(self, sink: MessageSink) -> None:
         async with self._api.client() as http:
             info = await self._api.call(http, "GET", "/open-apis/bot/v3/info")
             self._me = _open_id(info.get("bot"))

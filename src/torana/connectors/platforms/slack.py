@@ -68,6 +68,8 @@ _MARK = "torana_part"
 _MESSAGE_SUBTYPES = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
 #: Reasons of a "disconnect" that only request a new connection.
 _RENEWALS = frozenset({"warning", "refresh_requested"})
+#: The calls that check the credentials.
+_CREDENTIAL_CHECKS = frozenset({"auth_test", "apps_connections_open"})
 _CREDENTIALS = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
 _RETRIED_ERRORS = frozenset(
     {"ratelimited", "rate_limited", "service_unavailable", "team_added_to_org", "request_timeout"}
@@ -409,8 +411,9 @@ class Slack(Connector[SlackSettings]):
             return RetryLater(reason, seconds=seconds(answer.headers.get("Retry-After")))
         if not code or code in _UNCERTAIN_ERRORS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return OutcomeUnknown(reason)
-        if code in _CREDENTIALS and name != "auth_test":
+        if code in _CREDENTIALS and name not in _CREDENTIAL_CHECKS:
             self._doubt.set()
+            return RetryLater(reason)  # the credentials are at fault, not the call
         return PermanentError(reason)
 
 

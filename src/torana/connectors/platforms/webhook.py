@@ -333,5 +333,5 @@ def _seconds(retry_after: str | None) -> float | None:
         return float(retry_after[:9])
     try:
         return max(0.0, math.ceil(parsedate_to_datetime(retry_after).timestamp() - time.time()))
-    except ValueError:
+    except (ValueError, OverflowError):  # not a date, or one that no clock reaches
         return None

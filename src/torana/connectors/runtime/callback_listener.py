@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -19,6 +19,13 @@ from torana.errors import OperatorError
 #: Maximum size of a request in bytes, and its timeout in seconds.
 _LIMIT = 2 * 1024 * 1024
 _SECONDS = 30.0
+
+#: Bytes that each request may have, and the bytes beyond that of all larger requests together: callers without
+#: credentials must not fill the memory. To make room, the oldest incomplete request is ended if it began some
+#: seconds ago.
+_SMALL = 64 * 1024
+_LARGE_BYTES = 32 * 1024 * 1024
+_PATIENCE = 2.0
 
 #: Maximum number of concurrent connections, and their share (1/n) of the open-file limit.
 _CONNECTIONS = 256
@@ -34,12 +41,19 @@ class HooksListener:
     """A separate HTTP server for unauthenticated callers; each connector checks the signatures."""
 
     def __init__(
-        self, *, host: str, port: int, answer: Callable[[str, HookRequest], Awaitable[HookResponse]]
+        self,
+        *,
+        host: str,
+        port: int,
+        exists: Callable[[str], bool],
+        answer: Callable[[str, HookRequest], Awaitable[HookResponse]],
     ) -> None:
-        """``answer`` takes the account's name and the request."""
+        """``exists`` takes the name of an account, ``answer`` the name and the request."""
         self._host = host
         self._port = port
+        self._exists = exists
         self._answer = answer
+        self._bodies = _Bodies()
         self._turnstile = asyncio.Lock()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -84,19 +98,22 @@ class HooksListener:
         account = scope["path"].removeprefix("/hooks/")
         if account == scope["path"] or not account or "/" in account:
             return _NOT_FOUND
+        account = unquote(account)
+        if not self._exists(account):
+            return _NOT_FOUND
         if scope["method"] not in _METHODS:
             return HookResponse(status=405)
         try:
             async with asyncio.timeout(_SECONDS):
-                body = await _body(receive)
-                if body is None:
-                    return HookResponse(status=413)
-                request = _request(scope, body)
-                # A signature of a large body takes milliseconds: other work runs between two of them.
-                async with self._turnstile:
-                    await asyncio.sleep(0)
-                return await self._answer(unquote(account), request)
-        except (TimeoutError, _ClientDisconnectedError):
+                async with self._bodies.read(receive) as body:
+                    request = _request(scope, body)
+                    # A signature of a large body takes milliseconds: other work runs between two of them.
+                    async with self._turnstile:
+                        await asyncio.sleep(0)
+                    return await self._answer(account, request)
+        except _TooLargeError:
+            return HookResponse(status=413)
+        except (TimeoutError, _ClientDisconnectedError, _NoRoomError):
             return HookResponse(status=503)
         except Exception as error:  # noqa: BLE001 - the platform must call again
             _log.warning("hook_failed", extra={"account": account, "reason": type(error).__name__})
@@ -119,8 +136,71 @@ class HooksListener:
         return listener
 
 
+class _Bodies:
+    """Reads the bodies of requests, within the limit of each and of all large ones together."""
+
+    def __init__(self) -> None:
+        self._large_bytes = 0
+        #: When the large requests began that are incomplete, by their time limits.
+        self._incomplete: dict[asyncio.Timeout, float] = {}
+
+    @asynccontextmanager
+    async def read(self, receive: Any) -> AsyncGenerator[bytes]:
+        """Read a body; its bytes count until the block ends.
+
+        Raises ``TimeoutError`` if it gives way to another, and the errors of this module.
+        """
+        body = bytearray()
+        try:
+            async with asyncio.timeout(None) as limit:
+                try:
+                    while await self._receive(receive, body):
+                        self._bound(body, limit)
+                finally:
+                    self._incomplete.pop(limit, None)
+            yield bytes(body)
+        finally:
+            self._large_bytes -= _large(body)
+
+    async def _receive(self, receive: Any, body: bytearray) -> bool:
+        """Add the next piece of a body; return whether there is more."""
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientDisconnectedError
+        before = _large(body)
+        body += message.get("body", b"")
+        self._large_bytes += _large(body) - before
+        if len(body) > _LIMIT:
+            raise _TooLargeError
+        return message.get("more_body", False)
+
+    def _bound(self, body: bytearray, limit: asyncio.Timeout) -> None:
+        if not _large(body):
+            return
+        now = asyncio.get_running_loop().time()
+        self._incomplete.setdefault(limit, now)
+        if self._large_bytes > _LARGE_BYTES:
+            oldest = min(self._incomplete, key=self._incomplete.__getitem__)
+            if now - self._incomplete[oldest] < _PATIENCE:
+                raise _NoRoomError
+            del self._incomplete[oldest]
+            oldest.reschedule(now)
+
+
+def _large(body: bytearray) -> int:
+    return max(0, len(body) - _SMALL)
+
+
 class _ClientDisconnectedError(Exception):
     """The connection ended before the request was complete."""
+
+
+class _TooLargeError(Exception):
+    """The body exceeds the limit of one request."""
+
+
+class _NoRoomError(Exception):
+    """The body exceeds the limit of all large requests."""
 
 
 class _Server(uvicorn.Server):
@@ -133,17 +213,3 @@ def _request(scope: Any, body: bytes) -> HookRequest:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
     return HookRequest(method=scope["method"], headers=headers, query=query, body=body)
-
-
-async def _body(receive: Any) -> bytes | None:
-    """Return the body; None if it is too large."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _ClientDisconnectedError
-        body += message.get("body", b"")
-        if len(body) > _LIMIT:
-            return None
-        if not message.get("more_body"):
-            return bytes(body)

@@ -145,7 +145,7 @@ class Connectors:
         """Answer a platform's request; 404 for an unknown account, and 503 while the account does not run."""
         running = self._running.get(account)
         if running is None:
-            return HookResponse(status=503 if self._is_configured(account) else 404)
+            return HookResponse(status=503 if self.has_account(account) else 404)
         return await running.supervisor.hook(request)
 
     def on_turn_ended(self, turn: Turn) -> None:
@@ -157,7 +157,7 @@ class Connectors:
     def can_ask(self, account: str) -> bool:
         """Return whether users can see a question on an account, now or after it has connected."""
         if account not in self._running:
-            return self._is_configured(account)
+            return self.has_account(account)
         supervisor = self._running[account].supervisor
         connector = supervisor.connector or supervisor.standby
         return connector is None or connector.abilities.asks
@@ -169,7 +169,8 @@ class Connectors:
         elif account is not None:
             self._sweeper.wake()
 
-    def _is_configured(self, name: str) -> bool:
+    def has_account(self, name: str) -> bool:
+        """Return whether the settings name an account."""
         return any(account.name == name for account in self._accounts)
 
     def _start_all(self, accounts: Sequence[Account]) -> None:
@@ -226,7 +227,7 @@ class _RunningAccount:
             account=account,
             ingress=partial(admission.ingress, account, taken=self._on_accepted),
             deliver=self._deliver,
-            lease=AccountLease(database=database, holder=f"{holder}#{account.name}", clock=clock),
+            lease=AccountLease(database=database, account=account.name, process=holder, clock=clock),
             clock=clock,
             on_status=on_status,
             open_=open_,

@@ -11,12 +11,19 @@ from datetime import datetime, timedelta
 from functools import partial
 from shlex import quote
 from typing import Any
-from weakref import WeakValueDictionary
 
-from torana.connectors.base import Connector, ConnectorSettings, IncomingMessage, OutcomeUnknown, RetryLater
+from torana.connectors.base import (
+    Connector,
+    ConnectorSettings,
+    IncomingMessage,
+    OutcomeUnknown,
+    RetryLater,
+    TakesCalls,
+)
 from torana.connectors.registry import Account
 from torana.connectors.runtime.addressing import channel_of, dump_place
 from torana.connectors.runtime.attachments import AttachmentFetcher, MessageFiles
+from torana.connectors.runtime.chat_order import ChatOrder, LocalOrder, SharedOrder
 from torana.errors import Draining, GatewayError, Overloaded, RateLimited, StoreUnavailable
 from torana.limits.rates import MessageRates
 from torana.message_files import shown_name
@@ -63,11 +70,14 @@ class Admission:
         self, account: Account, connector: Connector[Any], *, taken: Callable[[Turn | None], None]
     ) -> Ingress:
         """Return the ingress of a connection; ``taken`` receives a new turn, or None for a notice."""
+        is_shared = isinstance(connector, TakesCalls) and self.database.replica is not None
+        shared = SharedOrder(database=self.database, account=account.name, clock=self.clock)
         return Ingress(
             admission=self,
             account=account.name,
             kind=account.kind if connector.global_ids else account.name,
             settings=connector.settings,
+            order=shared if is_shared else LocalOrder(),
             taken=taken,
         )
 
@@ -82,6 +92,7 @@ class Ingress:
         account: str,
         kind: str,
         settings: ConnectorSettings,
+        order: ChatOrder,
         taken: Callable[[Turn | None], None],
     ) -> None:
         """``kind`` is the prefix of the senders' user ids; ``taken`` is as for ``Admission.ingress``."""
@@ -95,8 +106,7 @@ class Ingress:
         self._clock = admission.clock
         self._taken = taken
         self._files = AttachmentFetcher(account=account, settings=settings, takes=admission.takes)
-        #: The locks of chats with a message in progress.
-        self._chats: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._order = order
         #: The shortest delay of a message so far.
         self._lag = _SKEW
         self._from_senders = admission.rates.of_senders(account, settings.per_minute)
@@ -112,21 +122,24 @@ class Ingress:
         and replies still go out until the end.
         """
         if not (heard.addressed or heard.replies_to_us) or not _is_name(heard.sender.id):
-            return None
+            return
         heard = replace(heard, said_at=self._said_at(heard))
         message_files = self._files.see(heard.attachments)
+        try:
+            # Earlier messages of the chat come first, even if their files take longer.
+            async with self._order.hold(heard.place.chat):
+                await self._hear_until_stored(heard, message_files)
+        except Draining:
+            await asyncio.Event().wait()
+
+    async def _hear_until_stored(self, heard: IncomingMessage, message_files: MessageFiles) -> None:
         pauses = iter(_PAUSES)
-        # Earlier messages of the chat come first, even if their files take longer.
-        turnstile = self._chats.setdefault(heard.place.chat, asyncio.Lock())
-        async with turnstile:
-            while True:
-                try:
-                    return await self._hear(heard, message_files)
-                except Draining:
-                    await asyncio.Event().wait()
-                except (Overloaded, StoreUnavailable) as error:
-                    _log.warning("message_waits_for_store", extra={"reason": error.detail})
-                await asyncio.sleep(next(pauses, _PAUSES[-1]))
+        while True:
+            try:
+                return await self._hear(heard, message_files)
+            except (Overloaded, StoreUnavailable) as error:
+                _log.warning("message_waits_for_store", extra={"reason": error.detail})
+            await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
     def _said_at(self, heard: IncomingMessage) -> datetime:
         """Return a message's time by this machine's clock, corrected by the shortest delay so far."""

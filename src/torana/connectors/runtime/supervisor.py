@@ -54,51 +54,71 @@ class _StandBy(RetryLater):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountLease:
-    """The lease of an account, among the holders that share a database."""
+    """The leases of an account, among the holders that share a database.
+
+    One has the account's name, one identifies its credentials: neither replicas with different settings nor
+    two accounts with the same credentials listen at the same time.
+    """
 
     database: Database
-    holder: str
+    account: str
+    process: str
     clock: Callable[[], datetime]
     duration: timedelta = _LEASE
 
+    @property
+    def holder(self) -> str:
+        return f"{self.process}#{self.account}"
+
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncGenerator[asyncio.Task[None]]:
-        """Hold the lease inside the block; the task that is returned renews it, and fails when it is lost.
+        """Hold the leases of the account and of ``name``, which identifies its credentials, inside the block.
 
-        Raises ``RetryLater`` if another holder has it.
+        The task that is returned renews them, and fails when one is lost. Raises ``RetryLater`` if another
+        holder has one of them.
         """
-        until = await self._take(name)
-        renewal = asyncio.create_task(self._renew(name, until), name=f"lease {self.holder}")
+        names = (name, f"account:{self.account}")
+        until = await self._take(names)
+        renewal = asyncio.create_task(self._renew(names, until), name=f"lease {self.holder}")
         try:
             yield renewal
         finally:
             renewal.cancel()
             with suppress(Exception):
-                await self.database.run(partial(leases.give_back, account=name, holder=self.holder))
+                await self.database.run(partial(self._give_back, names=names))
 
     def records(self, name: str) -> AccountRecords:
         return AccountRecords(database=self.database, account=name, holder=self.holder)
 
-    async def _take(self, name: str) -> datetime:
+    async def _take(self, names: Sequence[str]) -> datetime:
         until = self.clock() + self.duration
-        if not await self.database.run(partial(self._take_in, name=name)):
+        if not await self.database.run(partial(self._take_in, names=names)):
             raise _StandBy(
-                "another process, or another account of the settings, listens with these credentials",
+                "another process listens on this account, or another account has its credentials",
                 seconds=_STANDBY,
             )
         return until
 
-    def _take_in(self, connection: Connection, name: str) -> bool:
+    def _take_in(self, connection: Connection, names: Sequence[str]) -> bool:
         now = leases.shared_time(connection, self.clock())
-        return leases.take(connection, name, self.holder, now=now, until=now + self.duration)
+        if all(
+            leases.take(connection, name, self.holder, now=now, until=now + self.duration) for name in names
+        ):
+            return True
+        self._give_back(connection, names)
+        return False
 
-    async def _renew(self, name: str, until: datetime) -> None:
-        """Renew the lease three times in its duration, until it cannot be renewed."""
+    def _give_back(self, connection: Connection, names: Sequence[str]) -> None:
+        for name in names:
+            leases.give_back(connection, name, self.holder)
+
+    async def _renew(self, names: Sequence[str], until: datetime) -> None:
+        """Renew the leases three times in their duration, until one cannot be renewed."""
         while True:
             await asyncio.sleep(min(self.duration.total_seconds() / 3, self._seconds_until(until)))
             try:
                 async with asyncio.timeout(self._seconds_until(until)):
-                    until = await self._take(name)
+                    until = await self._take(names)
             except (StoreUnavailable, TimeoutError):
                 if self.clock() >= until:  # no other holder can take the lease before its end
                     raise RetryLater("the lease expired and could not be renewed") from None
@@ -111,7 +131,7 @@ class AccountLease:
 class AccountRecords:
     """The records of an account whose lease the holder has; see ``MessageSink``.
 
-    ``account`` is the name of the lease.
+    ``account`` is the name of the lease that identifies the credentials.
     """
 
     database: Database
@@ -225,16 +245,17 @@ class Supervisor(ConnectionSupervisor[Status]):
             await cancel_with_grace(taking)
 
     def _describe(self, error: BaseException) -> Ended:
-        expected = isinstance(error, PermanentError | RetryLater)
+        expected = isinstance(error, PermanentError | RetryLater | StoreUnavailable)
         text = str(error) if expected else f"{type(error).__name__}: {error}"
         for secret in self._secrets:  # libraries put URLs into their errors
             text = text.replace(secret, "***")
         seconds = (error.seconds or 0.0) if isinstance(error, RetryLater) else 0.0
+        # The database's fault is not the platform's: the account connects soon after the end of an outage.
         return Ended(
             reason=text[:500],
             refused=isinstance(error, PermanentError),
-            seconds=seconds,
-            standby=isinstance(error, _StandBy),
+            seconds=_STANDBY if isinstance(error, StoreUnavailable) else seconds,
+            standby=isinstance(error, _StandBy | StoreUnavailable),
         )
 
     def _on_change(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import httpx2
 
-from torana.connectors.base import OutcomeUnknown, RetryLater
+from torana.connectors.base import OutcomeUnknown, PermanentError, RetryLater
 from torana.connectors.transport.http import (
     ANSWER_LIMIT,
     as_object,
@@ -20,6 +20,7 @@ from torana.connectors.transport.http import (
     request_json,
     translate_errors,
 )
+from torana.supervision import cancel_with_grace
 
 T = TypeVar("T")
 
@@ -44,6 +45,21 @@ class AppClient(ABC):
         self._base_url = base_url
         self._lock = asyncio.Lock()
         self._token, self._until = "", 0.0
+        self._refused: PermanentError | None = None
+        self._is_refused = asyncio.Event()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` until the platform refuses the app's credentials; then raise its ``PermanentError``."""
+        working = asyncio.create_task(work)
+        refused = asyncio.create_task(self._is_refused.wait())
+        try:
+            await asyncio.wait({working, refused}, return_when=asyncio.FIRST_COMPLETED)
+            if self._refused is not None:
+                raise self._refused
+            await working
+        finally:
+            refused.cancel()
+            await cancel_with_grace(working)
 
     def client(self) -> httpx2.AsyncClient:
         """Return a new HTTP client; the caller closes it."""
@@ -97,7 +113,10 @@ class AppClient(ABC):
             if time.monotonic() >= self._until or self._token == instead_of:
                 try:
                     self._token, lasts = await self._new_token(http)
-                except (OutcomeUnknown, LookupError, TypeError, ValueError) as error:
+                except (OutcomeUnknown, PermanentError, LookupError, TypeError, ValueError) as error:
+                    if isinstance(error, PermanentError):
+                        self._refused = error
+                        self._is_refused.set()
                     raise RetryLater(f"no access token: {error}") from error  # the call was not sent
                 self._until = time.monotonic() + lasts - _RENEWAL_MARGIN
             return self._token

@@ -18,6 +18,9 @@ from pydantic_ai.profiles import DEFAULT_THINKING_TAGS
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.usage import RequestUsage
 
+from torana.errors import ModelResponseTooLarge
+from torana.json_bounds import with_readable_nesting
+from torana.models.event_weights import check_values
 from torana.models.openai_compatible.http import raise_if_error, translate_errors
 from torana.models.openai_compatible.messages import THINKING_FIELDS
 
@@ -46,6 +49,11 @@ _USAGE_FIELDS = 64
 #: Characters of a refusal after which the rest is not collected; the response is then too large to store.
 _REFUSAL_CHARACTERS = 65_536
 
+#: The size of all deltas of tool calls that have no name yet, and the size of one without its text.
+_NAMELESS, _DELTA = 1_048_576, 1_024
+#: Maximum characters of white space between a thought and a text. No event reports them.
+_HELD_SPACE = 4_096
+
 _LINE_ENDS = (b"\n", b"\r")
 
 
@@ -66,8 +74,12 @@ async def read_chunks(response: httpx2.Response, model: str) -> AsyncGenerator[C
 
 
 def _read_object(data: str) -> Chunk:
-    """Return the JSON object of an event. Raises ``ValueError`` for any other text."""
-    value: object = json.loads(data)
+    """Return the JSON object of an event; ``null`` replaces values that are nested too deeply.
+
+    Raises ``ValueError`` for any other text, and ``ModelResponseTooLarge`` for too many values.
+    """
+    check_values(data)
+    value: object = json.loads(with_readable_nesting(data.encode()))
     if isinstance(value, dict):
         return cast("Chunk", value)
     raise ValueError("an event is no JSON object")
@@ -93,6 +105,8 @@ class ChatStream(StreamedResponse):
     _thought: int = field(default=0, init=False)
     _held_space: str = field(default="", init=False)
     _after_thought: bool = field(default=False, init=False)
+    #: The size of the deltas of tool calls that have no name yet: no event reports them.
+    _nameless: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         # Azure's first chunk has an empty name.
@@ -205,6 +219,8 @@ class ChatStream(StreamedResponse):
             # White space at the start of a text is dropped. It is kept here, because it separates this text
             # from the text before the thought.
             self._held_space += text
+            if len(self._held_space) > _HELD_SPACE:
+                raise ModelResponseTooLarge("The model's provider sent too much white space before a text.")
 
     def _complete(self, event: PartStartEvent) -> None:
         if isinstance(event.part, ThinkingPart):
@@ -219,6 +235,7 @@ class ChatStream(StreamedResponse):
             function: Chunk = call.get("function") or {}
             # Gemini's signature of its thought, which it expects back.
             extra = call.get("extra_content")
+            begun = False
             for event in self._parts_manager.handle_tool_call_delta_events(
                 vendor_part_id=call.get("index"),
                 tool_name=function.get("name"),
@@ -227,9 +244,14 @@ class ChatStream(StreamedResponse):
                 provider_name=self.provider if extra else None,
                 provider_details={"extra_content": extra} if extra else None,
             ):
+                begun = True
                 if isinstance(event, PartStartEvent):
                     self._begin("call")
                 yield event
+            if not begun:
+                self._nameless += _DELTA + len(str(call))
+                if self._nameless > _NAMELESS:
+                    raise ModelResponseTooLarge("The model's provider sent too many tool calls without a name.")
 
     def _begin(self, kind: Literal["thought", "text", "call"]) -> None:
         """Begin a part; a later part of another kind is a new one."""

@@ -18,7 +18,7 @@ from torana.skills.installation.archive import check_size
 from torana.skills.installation.sources import pack_folder
 from torana.skills.installation.staging import restore, sweep
 from torana.skills.library import Skills
-from torana.store.engine.database import Connection, Database, retry_until_available
+from torana.store.engine.database import Connection, Database, follow_changes
 from torana.store.rows.audit import Act
 from torana.store.rows.extensions import skill_archives
 from torana.store.rows.extensions import skills as rows
@@ -50,7 +50,9 @@ class StoredDecisions:
         async with self.changing():
             await self._store_missing(self._installed.decisions())
         if changed_elsewhere is not None:
-            self._following = asyncio.create_task(self._follow(changed_elsewhere), name="skills")
+            self._following = asyncio.create_task(
+                follow_changes(changed_elsewhere, self._follow, name="skills"), name="skills"
+            )
 
     async def stop(self) -> None:
         if self._following is not None:
@@ -90,12 +92,9 @@ class StoredDecisions:
                 "Another replica changed the skill meanwhile; look at it and try again."
             ) from None
 
-    async def _follow(self, changed_elsewhere: asyncio.Event) -> None:
-        while True:
-            await changed_elsewhere.wait()
-            changed_elsewhere.clear()
-            async with self._one_at_a_time:
-                await retry_until_available(self._apply, pause=asyncio.sleep)
+    async def _follow(self) -> None:
+        async with self._one_at_a_time:
+            await self._apply()
 
     async def _apply(self) -> None:
         await self._load()

@@ -31,6 +31,8 @@ _PINS_LIMIT = 16 * 1024 * 1024
 _FILE_LIMIT = 512 * 1024 * 1024
 _TOTAL_LIMIT = 1024 * 1024 * 1024
 _RATIO_LIMIT = 50
+#: Maximum number of names in a path: each folder of each path is compared with all names.
+_NAMES_LIMIT = 100
 #: Bytes that must stay free on the disk.
 _RESERVED_BYTES = 64 * 1024 * 1024
 #: Maximum bytes of a name in file systems, and of a path below any data directory.
@@ -151,8 +153,10 @@ def _limit(name: str, max_size: int | None) -> int | None:
 
 
 def _check_folders(name: str, names: Collection[str]) -> None:
-    """Raise ``ValueError`` if a folder of the path is also a file."""
+    """Raise ``ValueError`` if a folder of the path is also a file, or the path has too many names."""
     parts = name.split("/")
+    if len(parts) > _NAMES_LIMIT:
+        raise ValueError(f"{name[:80]!r} has more than {_NAMES_LIMIT} names")
     for depth in range(1, len(parts)):
         if (folder := "/".join(parts[:depth])) in names:
             raise ValueError(f"{folder[:80]!r} is both a file and a folder")

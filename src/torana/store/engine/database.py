@@ -84,6 +84,32 @@ async def retry_until_available(
             await pause(next(pauses))
 
 
+async def follow_changes(
+    changed: asyncio.Event,
+    work: Callable[[], Awaitable[object]],
+    *,
+    name: str,
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> None:
+    """Do the work after each change by another replica until cancelled; work that fails is repeated.
+
+    ``name`` is what changes, for the log.
+    """
+    failed = False
+    while True:
+        await changed.wait()
+        changed.clear()
+        try:
+            await retry_until_available(work, pause=pause)
+            failed = False
+        except Exception:  # noqa: BLE001 - later changes must be applied
+            level = logging.DEBUG if failed else logging.ERROR
+            _log.log(level, "change_not_applied", extra={"changed": name}, exc_info=True)
+            failed = True
+            changed.set()
+            await pause(_PAUSES[-1])
+
+
 class _PendingWrite:
     """A transaction that must not be lost and cannot be written; setting ``again`` retries it at once."""
 

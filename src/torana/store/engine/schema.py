@@ -16,7 +16,8 @@ Definition = tuple[str, str]
 #: Maximum length of a quoted name.
 _NAME_LIMIT = 60
 
-_TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|\w+|\S""")
+# A name in brackets without an end extends to the end of the text: a search at each bracket would take long.
+_TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]?|\w+|\S""")
 _QUOTED_NAME = re.compile(r'"([A-Za-z_]\w*)"')
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -100,8 +100,9 @@ class RedisServer:
             await client.set(_PROBE, "", ex=_PROBE_SECONDS)
 
     async def close(self) -> None:
-        """Close all connections."""
-        await self._client.aclose()
+        """Close all connections; a server that does not answer prevents nothing."""
+        with suppress(*self._errors):
+            await self._client.aclose()
 
     async def describe(self) -> str:
         """Return the name, the version and the latency of the server. Raises ``OperatorError``."""

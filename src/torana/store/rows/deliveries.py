@@ -42,7 +42,7 @@ UNCONFIRMED = ""
 _KEPT = timedelta(days=30)
 
 
-#: Added to the part numbers of a turn that is retried; larger than any part number.
+#: Added to the part numbers of a turn for each retry; larger than any part number.
 _RETRIED_OFFSET = 1_000_000
 #: The first part number of notices of the turn's end to other accounts.
 _EVENTS = 500_000
@@ -117,7 +117,7 @@ def add_question(connection: Connection, turn: Turn, text: str, at: datetime) ->
     """
     if turn.account is None or turn.place is None:
         return None
-    part = _QUESTIONS + _PER_QUESTION * connection.execute(_ASKED, {"turn_id": turn.id}).scalar_one()
+    part = connection.execute(_NEXT_QUESTION, {"turn_id": turn.id}).scalar_one()
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if preview is not None:
         values = {"part": part, "text": text, "state": "pending", "due_at": at, "created_at": at}
@@ -392,7 +392,9 @@ _SUBSCRIBED = (
     .order_by(subscriptions.c.account)
 )
 _OF_TURN = sa.select(deliveries).where(deliveries.c.turn_id == sa.bindparam("turn_id"), deliveries.c.part == 0)
-_ASKED = sa.select(sa.func.count(sa.distinct(deliveries.c.part / _PER_QUESTION))).where(
+# After the last question, whose number an earlier version may have chosen otherwise.
+_after_questions = (sa.func.max(deliveries.c.part) // _PER_QUESTION + 1) * _PER_QUESTION
+_NEXT_QUESTION = sa.select(sa.func.coalesce(_after_questions, _QUESTIONS)).where(
     deliveries.c.turn_id == sa.bindparam("turn_id"),
     deliveries.c.part.between(_QUESTIONS, _EVENTS - 1),
 )
@@ -410,10 +412,13 @@ _GET = sa.select(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _ONE = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _UPDATE = unread(_ONE)
 _PUT_BACK = unread(_ONE.where(deliveries.c.state == "sending", deliveries.c.tries == sa.bindparam("was_tries")))
+_of_retried = deliveries.c.turn_id == sa.bindparam("of_turn")
+# The new numbers are above those of earlier retries: a unique key can be checked row by row, in any order.
+_retries = sa.select(sa.func.max(deliveries.c.part) // _RETRIED_OFFSET + 1).where(_of_retried).scalar_subquery()
 _SET_ASIDE = (
     sa.update(deliveries)
-    .where(deliveries.c.turn_id == sa.bindparam("of_turn"))
-    .values(part=deliveries.c.part + _RETRIED_OFFSET)
+    .where(_of_retried, deliveries.c.part < _RETRIED_OFFSET)
+    .values(part=deliveries.c.part + _retries * _RETRIED_OFFSET)
 )
 _CUT = _ONE.where(deliveries.c.state == "pending", deliveries.c.text == sa.bindparam("was"))
 _BEGIN = _CUT.values(state="sending", tries=deliveries.c.tries + 1)
@@ -432,13 +437,14 @@ _place_in_line = sa.func.row_number().over(
     partition_by=deliveries.c.line,
     order_by=[sa.func.coalesce(deliveries.c.root, deliveries.c.number), deliveries.c.part],
 )
+# The ranking sorts all open deliveries: without their texts, which can be long.
 _ranked = (
-    sa.select(*deliveries.c, _place_in_line.label("place_in_line"))
+    sa.select(deliveries.c.number, _place_in_line.label("place_in_line"))
     .where(undelivered, deliveries.c.account == sa.bindparam("account"), deliveries.c.state != "preview")
     .subquery()
 )
 _HEADS = (
-    sa.select(*(column for column in _ranked.c if column.name != "place_in_line"))
-    .where(_ranked.c.place_in_line == 1)
-    .order_by(_ranked.c.number)
+    sa.select(deliveries)
+    .where(deliveries.c.number.in_(sa.select(_ranked.c.number).where(_ranked.c.place_in_line == 1)))
+    .order_by(deliveries.c.number)
 )

@@ -1,8 +1,8 @@
-"""Rows of leases: the process that listens on a platform's account."""
+"""Rows of leases: the process that listens on a platform's account, and places in queues of processes."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -43,3 +43,28 @@ def is_held(connection: Connection, account: str, holder: str) -> bool:
 def give_back(connection: Connection, account: str, holder: str) -> None:
     """Release the lease if the holder has it."""
     connection.execute(sa.delete(leases).where(leases.c.account == account, leases.c.holder == holder))
+
+
+def draw_ticket(connection: Connection, queue: str, holder: str, *, now: datetime, until: datetime) -> str:
+    """Take the last place of a queue until a time, and return its ticket. Expired places are deleted.
+
+    ``holder`` begins with the id of the replica, and has no other place.
+    """
+    is_expired = leases.c.account.like("queue:%"), leases.c.until < now
+    connection.execute(sa.delete(leases).where(*is_expired))
+    ticket = f"queue:{queue}:{now.astimezone(UTC):%Y%m%d%H%M%S%f}:{holder}"
+    connection.execute(sa.insert(leases), {"account": ticket, "holder": holder, "until": until})
+    return ticket
+
+
+def is_first(connection: Connection, ticket: str, *, now: datetime) -> bool:
+    """Return whether no earlier ticket of the queue is valid."""
+    queue = ticket.rsplit(":", 2)[0]
+    earlier = leases.c.account.startswith(f"{queue}:", autoescape=True), leases.c.account < ticket
+    ahead = sa.select(leases.c.account).where(*earlier, leases.c.until >= now).limit(1)
+    return connection.execute(ahead).first() is None
+
+
+def leave_queue(connection: Connection, holder: str) -> None:
+    """Give the holder's place up, if it has one."""
+    connection.execute(sa.delete(leases).where(leases.c.holder == holder))

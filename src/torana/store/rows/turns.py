@@ -26,6 +26,7 @@ from torana.store.rows.reports import message_index, timings
 
 #: A turn with this many crashes is a suspect and runs alone.
 SUSPECT = 2
+_MOST_ATTEMPTS = 1_000
 
 _log = logging.getLogger(__name__)
 
@@ -201,13 +202,16 @@ def target(connection: Connection, owner: str, turn_id: str) -> Turn | None:
 def retry(connection: Connection, owner: str, turn_id: str, *, hold: bool) -> Turn | None:
     """Queue a failed turn again at the end of its session; set it running if the session is idle.
 
-    It keeps its id and its journal. Returns None if the owner has no such turn. Raises ``NotFailed``.
+    It keeps its id and its journal. Returns None if the owner has no such turn. Raises ``NotFailed``, also for
+    a turn with 1,000 attempts: each retry takes part numbers of deliveries, which are limited.
     """
     turn = get(connection, owner, turn_id)
     if turn is None:
         return None
     if turn.state != "failed":
         raise NotFailed
+    if turn.attempt >= _MOST_ATTEMPTS:
+        raise NotFailed(f"The turn failed {_MOST_ATTEMPTS} times; send the message again.")
     seq = connection.execute(_NEXT_SEQ, {"session_id": turn.session_id}).scalar_one()
     free = not hold and connection.execute(_UNFINISHED, {"session_id": turn.session_id}).first() is None
     again = replace(

@@ -120,11 +120,18 @@ class Server(BaseModel):
     def is_offered(self, tool: str) -> bool:
         return tool not in self.exclude and (self.include is None or tool in self.include)
 
-    def mask(self, text: str) -> str:
-        """Replace the values of the server's variables and headers in a text by ``***``."""
+    def mask(self, text: str, *, limit: int) -> str:
+        """Return the start of a text, with the values of the server's variables and headers as ``***``.
+
+        The result has at most ``limit`` characters. The rest of a long text is not searched.
+        """
         values = [secret.get_secret_value() for secret in (*self.env.values(), *self.headers.values())]
         values += [value.removeprefix("Bearer ") for value in values]
-        return mask(text, dict.fromkeys(values, "***"))
+        longest = max(map(len, values), default=0)
+        masked = mask(text[: limit + longest], dict.fromkeys(values, "***"))
+        # The cut can leave the start of a value at the end, unmasked.
+        complete = masked if len(text) <= limit + longest else masked[: len(masked) - longest]
+        return complete[:limit]
 
 
 def read_servers(

@@ -30,6 +30,8 @@ _STREAM = 50
 #: In the context of a tool call: an event that is set when the call has ended. Without it, the library would
 #: open the call's stream again for ever.
 CALL_ENDED: ContextVar[asyncio.Event | None] = ContextVar("CALL_ENDED", default=None)
+#: The number of lines of an event stream that count as a message, in addition to its events.
+_LINES = 20
 #: The data of a line in an event stream.
 _DATA = re.compile(rb"(?<=data:)[^\r\n]+")
 #: The end of an event.
@@ -88,7 +90,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
 
 
 class _Bytes(httpx2.AsyncByteStream):
-    """The bytes of a response, at a limited rate."""
+    """The bytes of a response, at a limited rate. Each chunk counts as a message."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, throttle: Throttle) -> None:
         self._stream = stream
@@ -96,7 +98,7 @@ class _Bytes(httpx2.AsyncByteStream):
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         async for chunk in self._stream:
-            await self._throttle.spend(len(chunk), messages=chunk.count(b"\ndata:") + 1)
+            await self._throttle.spend(len(chunk))
             yield chunk
 
     async def aclose(self) -> None:
@@ -144,10 +146,16 @@ class _Events(_Bytes):
         ``values`` is the number of values that earlier lines of the first event contain. Raises ``SSEError`` if
         an event has too many values.
         """
+        await self._throttle.spend(0, messages=_count_line_ends(lines) // _LINES)
         for number, event in enumerate(_BLANK_LINE.split(lines)):
-            found = count_values(event, VALUES_LIMIT)
+            found = count_values(event, VALUES_LIMIT) if event else 0
             values = found if number else values + found
             if values > VALUES_LIMIT:
                 raise httpx2.SSEError(TOO_MANY_VALUES)
-            await self._throttle.spend(0, messages=0, values=found)
+            if event:
+                await self._throttle.spend(0, values=found)
         return values
+
+
+def _count_line_ends(lines: bytes) -> int:
+    return lines.count(b"\n") + lines.count(b"\r") - lines.count(b"\r\n")

@@ -15,7 +15,7 @@ from typing import Any
 from torana.errors import ConfigInvalid, NotFound
 from torana.installation import this_installation
 from torana.store.backup.archive import MCP_NAME
-from torana.store.engine.database import Database, retry_until_available
+from torana.store.engine.database import Database, follow_changes
 from torana.tools.mcp.entries import Server, search_path, valid_servers
 from torana.tools.mcp.listing import ToolOffer
 from torana.tools.mcp.pins import Pins
@@ -77,7 +77,9 @@ class McpServers:
         self._patient_until = asyncio.get_running_loop().time() + self._head_start
         self._tasks = [asyncio.create_task(one.run()) for one in self.supervisors.values()]
         if accepted_elsewhere is not None and self.supervisors:
-            self._tasks.append(asyncio.create_task(self._follow(accepted_elsewhere)))
+            self._tasks.append(
+                asyncio.create_task(follow_changes(accepted_elsewhere, self._refresh, name="MCP tools"))
+            )
 
     async def stop(self) -> None:
         """Disconnect from all servers, and end the programs."""
@@ -116,12 +118,9 @@ class McpServers:
         await self.supervisors[name].approve(held)
         return self.supervisors[name]
 
-    async def _follow(self, accepted_elsewhere: asyncio.Event) -> None:
-        while True:
-            await accepted_elsewhere.wait()
-            accepted_elsewhere.clear()
-            for supervisor in self.supervisors.values():
-                await retry_until_available(supervisor.refresh, pause=asyncio.sleep)
+    async def _refresh(self) -> None:
+        for supervisor in self.supervisors.values():
+            await supervisor.refresh()
 
     def _size_of(self, name: str, offers: Sequence[ToolOffer]) -> int:
         measured, size = self._sizes.get(name, ((), 0))

@@ -8,9 +8,9 @@ gateway's HOME to the program; see docs/decisions/0022. Programs that a killed g
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
-import re
 import shutil
 import signal
 from asyncio.subprocess import PIPE, Process
@@ -26,7 +26,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 
 from torana.errors import ConfigInvalid
-from torana.json_bounds import count_values
+from torana.json_bounds import count_values, without_deep_values
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.sanitize import replace_lone_surrogates
 from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIMIT, Throttle
@@ -45,8 +45,6 @@ _STDERR_LINE, _STDERR_PAUSE = 500, 0.1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: The position of the start time behind the name of the program (proc(5), ``stat``).
 _STARTED = 19
-#: The id of a response, which servers write at the beginning or at the end.
-_ID = re.compile(rb'\A.{0,100}?"id"\s*:\s*(\d{1,18})\s*[,}]|"id"\s*:\s*(\d{1,18}).{0,100}\Z', re.DOTALL)
 
 _log = logging.getLogger(__name__)
 
@@ -135,12 +133,18 @@ def _parse(line: bytes) -> JSONRPCMessage | None:
 
 
 def _refuse(response: bytes) -> JSONRPCError | None:
-    """Return an error in place of a response with too many values; None if its request cannot be found."""
-    found = _ID.search(response)
-    if found is None:
+    """Return an error in place of a response with too many values; None if it names no request."""
+    try:
+        found = json.loads(without_deep_values(response.decode(errors="replace"), 1))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or "method" in found:  # a request of the server has an id, too
+        return None
+    request: object = cast("dict[str, object]", found).get("id")
+    if not isinstance(request, int) or isinstance(request, bool):
         return None
     error = ErrorData(code=INVALID_REQUEST, message=TOO_MANY_VALUES)
-    return JSONRPCError(jsonrpc="2.0", id=int(found[1] or found[2]), error=error)
+    return JSONRPCError(jsonrpc="2.0", id=request, error=error)
 
 
 class _Program:
@@ -169,7 +173,8 @@ class _Program:
                     break
                 values = count_values(line, VALUES_LIMIT)
                 await throttle.spend(len(line), values=values)
-                message = _parse(line) if values <= VALUES_LIMIT else _refuse(line)
+                few = values <= VALUES_LIMIT
+                message = _parse(line) if few else await asyncio.to_thread(_refuse, line)
                 if message is not None:
                     await to_session.send(SessionMessage(message))
                 elif line.strip():
@@ -190,8 +195,8 @@ class _Program:
         """Log the program's standard error, at a limited rate; a program that writes more must wait."""
         assert self._process.stderr is not None  # noqa: S101 - it was started with pipes
         while chunk := await self._process.stderr.read(65_536):
-            lines = [line.strip()[:_STDERR_LINE] for line in chunk.decode(errors="replace").splitlines()]
-            output = [self._server.mask(line) for line in lines if line]
+            lines = [line.strip() for line in chunk.decode(errors="replace").splitlines()]
+            output = [self._server.mask(line, limit=_STDERR_LINE) for line in lines if line]
             if output:
                 self._last_words = output[-1]
                 _log.debug("mcp_server_stderr", extra={"server": self._server.name, "lines": output[:20]})

@@ -156,7 +156,7 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
             return connection.state.ended
 
     def _describe(self, error: BaseException) -> Ended:
-        return Ended(reason=self._server.mask(_describe_error(error, self._server))[:500])
+        return Ended(reason=self._server.mask(_describe_error(error, self._server), limit=500))
 
     def _on_change(self) -> None:
         if self.status.state != "starting":

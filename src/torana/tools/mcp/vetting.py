@@ -6,9 +6,11 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from importlib import import_module
 from typing import Any, cast
 
+from jsonschema import FormatChecker
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import Draft202012Validator, validator_for
 
@@ -31,6 +33,16 @@ _NAME = re.compile(r"[!-~]{1,128}")
 _WORDS = frozenset({"title", "description", "$comment", "examples"})
 #: Keys whose values are names of the author's choosing, not words of JSON Schema.
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+
+
+_FORMATS = FormatChecker(formats=())
+_parse_expression = cast("Callable[[str], object]", import_module("re._parser").parse)
+
+
+@_FORMATS.checks("regex", raises=re.error)
+def _is_regex(value: object) -> bool:
+    """Parse a regular expression without compiling it, which may take ten seconds for 16,000 characters."""
+    return not isinstance(value, str) or _parse_expression(value) is not None
 
 
 class _Unfit(Exception):
@@ -85,7 +97,7 @@ def _offer(server: Server, name: str, tool: Mapping[str, Any]) -> ToolOffer:
     schema = _schema(tool.get("inputSchema"))
     digest = hashlib.sha256(json.dumps([name, description, schema], sort_keys=True).encode()).hexdigest()
     notes: list[str] = []
-    words = (description, *_words(schema))
+    words = (description[:_DESCRIPTION_LIMIT], *_words(schema))  # the rest is not offered
     suspicious = any(has_hidden(text) or instructs(text) for text in words)
     if suspicious:
         description = f"The tool {name} of the MCP server {server.name}."
@@ -121,7 +133,7 @@ def _schema(schema: Any) -> dict[str, Any]:
         raise _Unfit(f"its schema has more than {_SCHEMA_LIMIT} characters")
     try:
         validator = cast("Any", validator_for(document, default=Draft202012Validator))
-        validator.check_schema(document)
+        validator.check_schema(document, format_checker=_FORMATS)
     except SchemaError as error:
         raise _Unfit(f"its schema is invalid: {error.message[:200]}") from error
     except (RecursionError, OverflowError) as error:  # raised by a regular expression in it

@@ -27,8 +27,12 @@ CONNECTIONS = 32
 #: The maximum number of bytes of a run in each direction. The gateway forwards them in its event loop.
 TRAFFIC_LIMIT = 100 * 1024 * 1024
 TRAFFIC_EXCEEDED = (
-    f"A run may send {TRAFFIC_LIMIT >> 20} MiB and receive as much; all its connections are closed."
+    f"A run may send {TRAFFIC_LIMIT >> 20} MiB and receive as much, and a connection counts as 16 KiB; all its "
+    "connections are closed."
 )
+
+#: Bytes that a connection counts as having sent, because opening one takes the gateway time.
+_CONNECTION_BYTES = 16 * 1024
 
 _CONNECT_TIMEOUT = 10.0
 _CHUNK = 64 * 1024
@@ -97,17 +101,21 @@ class Egress:
         self._open.add(task)
         try:
             with suppress(OSError, asyncio.CancelledError):
+                with suppress(OSError):  # ``_serve`` refuses the connection
+                    self._sent.count(_CONNECTION_BYTES)
                 await self._serve(reader, writer)
         finally:
             self._open.discard(task)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.exceeded_traffic:
+            if self._server is not None:
+                self._server.close()  # further connections fail
+            await _refuse(writer, 503, TRAFFIC_EXCEEDED)
+            return
         if len(self._open) > CONNECTIONS:
             await _refuse(writer, 503, "Too many connections at once.")
-            return
-        if self.exceeded_traffic:
-            await _refuse(writer, 503, TRAFFIC_EXCEEDED)
             return
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _CONNECT_TIMEOUT)

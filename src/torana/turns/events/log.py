@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
+from torana.agent.text import GrowingText
 from torana.messages import EventType, TurnEvent
 
 _NUMBER = re.compile("[0-9]{1,18}")
@@ -35,7 +36,7 @@ class _Channel:
         self._origin = origin
         self._limit = limit
         self._events: deque[TurnEvent] = deque()
-        self._text: list[str] = []
+        self._text = GrowingText()
         self._size = 0
         self._more = asyncio.Event()
         self.first = 0
@@ -53,13 +54,11 @@ class _Channel:
     @property
     def weight(self) -> int:
         """Return the approximate memory in bytes of the events and the text."""
-        return _CHANNEL + self._size + sum(len(piece) for piece in self._text)
+        return _CHANNEL + self._size + self._text.length
 
     @property
     def text(self) -> str:
-        if len(self._text) > 1:
-            self._text = ["".join(self._text)]
-        return self._text[0] if self._text else ""
+        return str(self._text)
 
     def append(self, type_: EventType, data: Mapping[str, Any]) -> None:
         event = TurnEvent(self._id(self.end + 1), type_, data)
@@ -68,7 +67,7 @@ class _Channel:
         if event.type == "message.delta":
             self._text.append(event.data["text"])
         elif event.type in ("turn.resumed", "message.snapshot"):  # replaces all text before it
-            self._text = [event.data["text"]]
+            self._text = GrowingText(event.data["text"])
         while self._size > self._limit and len(self._events) > 1:
             self._size -= _size(self._events.popleft())
             self.first += 1
@@ -202,6 +201,11 @@ class EventLog:
     def has_events(self, turn_id: str) -> bool:
         """Return whether the log has events of this turn."""
         return turn_id in self._live or turn_id in self._ended
+
+    def ended_attempt(self, turn_id: str) -> int | None:
+        """Return the attempt whose events ended last in this log; None without one."""
+        channel = self._ended.get(turn_id)
+        return None if channel is None else channel.attempt
 
     async def follow(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Replay the events after ``after`` (all if it is unknown), then follow until the terminal event.

@@ -10,12 +10,16 @@ from typing import Any, ClassVar, cast
 
 import httpx2
 
+from torana.json_bounds import has_more_values
 from torana.web.client import GuardedClient
 from torana.web.errors import BadResponse
 from torana.web.guard import Guard
 
 _MAX_BYTES = 1024 * 1024
 _SECONDS = 15.0
+
+#: Maximum number of JSON values in a response. Fifty results have some thousands.
+_MAX_VALUES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class Search:
             page = await self._client.post(
                 asked.url, content=asked.content, headers=asked.headers, max_bytes=_MAX_BYTES, seconds=_SECONDS
             )
+        if has_more_values(page.body, _MAX_VALUES):
+            raise BadResponse("The response of the search service has too many values.")
         try:
             found = self._service.hits(json.loads(page.body))
             hits = [self._hit(item) for item in found if isinstance(item, dict)]
