@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +60,33 @@ def test_costly_calls_end_without_delaying_other_users(
     assert not_run
     assert len(stopped) + len(not_run) == 40, results
     eventually(lambda: _is_idle(gateway))
+
+
+def test_comparisons_of_texts_do_not_compute_in_the_gateway(
+    new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
+) -> None:
+    letters = string.ascii_lowercase * 7
+    anagrams = ["".join(random.Random(number).sample(letters, len(letters))) for number in range(260)]
+    remove = Call("remove_from_list", {"name": "shopping", "entries": anagrams[250:]})
+    answers: dict[str, Answer] = {
+        "prepare": [Call("add_to_list", {"name": "shopping", "entries": anagrams[:250]})],
+        "attack": [remove] * 20,
+    }
+
+    def reply(request: ChatRequest) -> Answer:
+        return " ".join(request.results)[:1_000] if request.results else answers[request.text]
+
+    model = new_model(reply=reply)
+    gateway = new_gateway(model="openai-chat:stand-in", model_api_key="none", model_base_url=model.url)
+    gateway.start()
+    with gateway.client(timeout=300) as client:
+        _send(client, "mallory", "prepare")
+        before = gateway.process.cpu_times().user
+        assert "Not on your shopping list" in _send(client, "mallory", "attack").json()["reply"]
+        own = gateway.process.cpu_times().user - before
+        others = sum(worker.cpu_times().user for worker in _workers(gateway))
+
+    assert others > 2 * own
 
 
 def _send(client: httpx2.Client, user: str, content: str) -> httpx2.Response:

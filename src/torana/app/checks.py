@@ -100,13 +100,14 @@ def check_tools(loaded: Loaded) -> Sequence[str]:
         # The database opens its file at the first query, and this check makes no query.
         database = SqliteDatabase(path=loaded.settings.data_dir / DATABASE_NAME)
         try:
-            build_toolset(_groups(loaded, database), own=own, computing=Computing())
+            computing = Computing()  # starts a process at the first call, and there is none
+            build_toolset(_groups(loaded, database, computing), own=own, computing=computing)
         finally:
             database.close()
     return [function.__name__ for function in own]
 
 
-def _groups(loaded: Loaded, database: Database) -> Sequence[ToolGroup]:
+def _groups(loaded: Loaded, database: Database, computing: Computing) -> Sequence[ToolGroup]:
     """Return the gateway's own tools, whose names the operator's tools must not use."""
     settings = loaded.settings
     installed = InstalledSkills(root=settings.data_dir / INSTALLED)
@@ -118,7 +119,7 @@ def _groups(loaded: Loaded, database: Database) -> Sequence[ToolGroup]:
         workspaces=open_workspaces(settings, database),
         granted=installed.granted_needs,
     )
-    return tool_groups(loaded, dependencies, PythonTools())
+    return tool_groups(loaded, dependencies, PythonTools(), computing)
 
 
 def check_search(loaded: Loaded) -> None:

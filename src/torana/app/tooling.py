@@ -65,9 +65,8 @@ class ToolDependencies:
 def build_tooling(loaded: Loaded, dependencies: ToolDependencies, database: Database) -> Tooling:
     """Build all tools of the gateway. Raises ``ConfigInvalid`` for an operator's tool that is not usable."""
     python, computing = PythonTools(), Computing()
-    toolset = build_toolset(
-        tool_groups(loaded, dependencies, python), own=load_tools(loaded.settings.tools), computing=computing
-    )
+    groups = tool_groups(loaded, dependencies, python, computing)
+    toolset = build_toolset(groups, own=load_tools(loaded.settings.tools), computing=computing)
     mcp = _mcp(loaded, database, taken=frozenset(toolset.tools))
     own_bytes = sum(definition_bytes(tool.tool_def) for tool in toolset.tools.values())
     return Tooling(
@@ -79,7 +78,9 @@ def build_tooling(loaded: Loaded, dependencies: ToolDependencies, database: Data
     )
 
 
-def tool_groups(loaded: Loaded, dependencies: ToolDependencies, python: PythonTools) -> Sequence[ToolGroup]:
+def tool_groups(
+    loaded: Loaded, dependencies: ToolDependencies, python: PythonTools, computing: Computing
+) -> Sequence[ToolGroup]:
     """Return the built-in tools that have dependencies. Starts and opens nothing."""
     settings = loaded.settings
     guard = open_guard(settings)
@@ -95,12 +96,12 @@ def tool_groups(loaded: Loaded, dependencies: ToolDependencies, python: PythonTo
         MemoryTools(memory=dependencies.memory),
         ConversationTools(sessions=dependencies.sessions),
         SkillTools(skills=dependencies.skills),
-        ToolSearch(skills=dependencies.skills),
+        ToolSearch(skills=dependencies.skills, computing=computing),
         ScheduleTools(schedules=dependencies.schedules),
         scripts,
         python,
         FileTools(workspaces=dependencies.workspaces),
-        ListTools(workspaces=dependencies.workspaces),
+        ListTools(workspaces=dependencies.workspaces, computing=computing),
         WebTools(client=GuardedClient(guard=guard), reader=Reader(), search=search),
     ]
 

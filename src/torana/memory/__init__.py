@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from torana.aio import run_uncancellable
@@ -24,6 +25,7 @@ from torana.store.engine.tokenizer import words
 from torana.store.rows import memories
 from torana.store.rows.audit import Act, with_record
 from torana.store.rows.memories import Remembered
+from torana.workers.fair_slots import FairSlots
 
 __all__ = [
     "COUNT_LIMIT",
@@ -46,8 +48,12 @@ _NEAREST_LIMIT = 20
 _COMPARED_LIMIT = 100
 #: Length from which a word matches another that begins with it.
 _STEM = 4
+#: Characters of memories whose comparison takes less than 0.1 s.
+_SHORT = 10_000
 #: Maximum number of memories embedded in one call; the rest follow at the next call.
 _EMBEDDED_AT_ONCE = 64
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +85,8 @@ class Memory:
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(
         default_factory=WeakValueDictionary[str, asyncio.Lock], init=False
     )
+    #: One long comparison at a time, because a computing thread delays the event loop. Users take turns.
+    _long: FairSlots = field(default_factory=lambda: FairSlots(total=1, per_user=1), init=False)
 
     async def remember(
         self, user: str, text: str, *, subject: str, turn_id: str | None, act: Act | None = None
@@ -93,7 +101,7 @@ class Memory:
         # transaction delays the writes of all users. Each user has one comparison at a time.
         async with self._one_at_a_time(user):
             live = await self.database.run(partial(memories.live, owner=owner_of(user), subject=new.subject))
-            others = await asyncio.to_thread(_find_others, new, live)
+            others = await self._compare(user, partial(_find_others, new, live), live)
             known = partial(_find_duplicate, new, others=others)
             work = partial(memories.add, owner=owner_of(user), new=new, known=known)
             stored = await self.database.run(with_record(work, act, "memory.remember", user))
@@ -186,7 +194,7 @@ class Memory:
         newest = await self.list_memories(user, limit=_COMPARED_LIMIT)
         async with self._one_at_a_time(user):
             wanted = await run_uncancellable(partial(terms, query))
-            return await run_uncancellable(partial(_resembling, wanted, newest))
+            return await self._compare(user, partial(_resembling, wanted, newest), newest)
 
     async def forget(self, user: str, query: str, *, act: Act | None = None) -> list[Remembered]:
         """Delete the memories that ``find_named`` returns, with their history, and return them."""
@@ -222,8 +230,16 @@ class Memory:
                 return []
             found = await run_uncancellable(partial(rank, wanted, candidates, total=total))
             if every_word:
-                found = await run_uncancellable(partial(_with_every_word, found, wanted))
+                compared = [fit.memory for fit in found]
+                found = await self._compare(user, partial(_with_every_word, found, wanted), compared)
             return found
+
+    async def _compare(self, user: str, work: Callable[[], T], compared: Iterable[Remembered]) -> T:
+        """Call ``work``, which compares these memories, in a thread."""
+        if sum(len(item.text) for item in compared) <= _SHORT:
+            return await run_uncancellable(work)
+        async with self._long.slot(user):
+            return await run_uncancellable(work)
 
     def _one_at_a_time(self, user: str) -> asyncio.Lock:
         return self._locks.setdefault(user, asyncio.Lock())

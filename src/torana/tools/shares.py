@@ -15,8 +15,8 @@ _CALLS = {
     "run_skill_script": (4, 2),
     "web_fetch": (8, 2),
     "web_search": (8, 2),
-    "earlier_messages": (4, 1),
-    "cancel_schedule": (4, 1),
+    "earlier_messages": (2, 1),
+    "cancel_schedule": (2, 1),
 }
 #: Seconds until a call must have a slot: twice the time that a script or a page may take.
 _WAIT = 60.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -45,6 +45,8 @@ _FAST_TOOLS: tuple[Callable[..., Any], ...] = (
 #: Tools whose arguments determine their running time: they run in worker processes.
 _COMPUTED: tuple[Callable[..., Any], ...] = (sort_lines, query_json, query_csv)
 _COMPUTED_BY_NAME = {function.__name__: function for function in _COMPUTED}
+#: Maximum threads of Torana's own tools, in total and for each user: they compute, which delays the event loop.
+_OWN_THREADS, _OWN_PER_USER = 4, 2
 #: Tools of groups that compute in their own processes.
 _COMPUTES_ITSELF = frozenset({"run_python"})
 
@@ -52,10 +54,13 @@ _COMPUTES_ITSELF = frozenset({"run_python"})
 class _SteadyToolset(FunctionToolset[ToolContext]):
     """Functions whose definitions are built once, not before every request."""
 
-    def __init__(self, *, timeout: float, computing: Computing) -> None:
+    def __init__(self, *, timeout: float, computing: Computing, operators: Collection[str]) -> None:
+        """``operators`` are the names of the operator's tools."""
         super().__init__(timeout=timeout)
         self._computing = computing
-        self._threads = ToolThreads()
+        self._operators = operators
+        self._own_threads = ToolThreads(total=_OWN_THREADS, per_user=_OWN_PER_USER)
+        self._operators_threads = ToolThreads()
         self._shares = ToolShares()
         #: The definitions by the maximum number of retries: nothing else in a definition depends on the run.
         self._described: dict[int, dict[str, ToolsetTool[ToolContext]]] = {}
@@ -83,7 +88,8 @@ class _SteadyToolset(FunctionToolset[ToolContext]):
         if isinstance(tool, FunctionToolsetTool) and tool.is_async:
             async with self._shares.slot(name, user):
                 return await call()
-        return await self._threads.run(call, user=user)
+        threads = self._operators_threads if name in self._operators else self._own_threads
+        return await threads.run(call, user=user)
 
 
 def build_toolset(
@@ -94,7 +100,9 @@ def build_toolset(
     ``computing`` runs slow calls; the caller closes it. A tool's metadata is that of its ``@tool``. Raises
     ``ConfigInvalid`` for an operator's function with a name that exists, or a signature without a JSON schema.
     """
-    toolset = _SteadyToolset(timeout=_TIMEOUT, computing=computing)
+    own = list(own)
+    operators = frozenset(function.__name__ for function in own)
+    toolset = _SteadyToolset(timeout=_TIMEOUT, computing=computing, operators=operators)
     for function in (*_FAST_TOOLS, *_COMPUTED, *chain.from_iterable(group.tools for group in groups)):
         toolset.add_tool(_tool(function))
     for function in own:

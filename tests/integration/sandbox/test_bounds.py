@@ -529,8 +529,8 @@ for n in range(3000):
 
 
 def test_uncounted_writes_are_stopped_by_the_loss_of_disk_space(gateway: Gateway, out: Path) -> None:
-    # The kernel does not count the writes of children that end while their parent ignores SIGCHLD. The script has one
-    # child at a time, because those of living children count. ``wait`` returns after the end of the child, and fails.
+    # The kernel does not count the writes of children that end while their parent ignores SIGCHLD. The script
+    # has one child at a time, because those of living children count. ``wait`` fails when the child has ended.
     gateway.write(
         f"""{WRITE}
 import signal

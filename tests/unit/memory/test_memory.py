@@ -481,6 +481,33 @@ async def test_queries_are_split_one_at_a_time_outside_of_the_event_loop(
     assert threading.main_thread().name not in most
 
 
+async def test_long_comparisons_of_all_users_run_one_at_a_time_and_delay_no_short_one(
+    memory: Memory, remember: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, begun = threading.Event(), list[int]()
+
+    def search(fits: Sequence[Recalled], wanted: Sequence[str]) -> list[Recalled]:
+        if len(fits) > 1:
+            begun.append(len(fits))
+            release.wait(60)
+        return list(fits)
+
+    monkeypatch.setattr("torana.memory._with_every_word", search)
+    for user in ("ana", "ben"):
+        for number in range(6):
+            await remember(f"{number} tea {'x' * 1_900}", user=user)
+    await remember("Bob likes tea", user="bob")
+    searches = [asyncio.create_task(memory.find_named(user, "tea")) for user in ("ana", "ben")]
+    await asyncio.to_thread(eventually, lambda: begun)
+
+    assert len(await memory.find_named("bob", "tea")) == 1
+    assert begun == [6]
+
+    release.set()
+    assert [len(found) for found in await asyncio.gather(*searches)] == [6, 6]
+    assert begun == [6, 6]
+
+
 async def test_cancelled_searches_of_a_user_occupy_one_thread(
     memory: Memory, remember: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,11 +122,17 @@ async def call_tool(
 
 
 class Group(ToolGroup):
-    """A tool group with a coroutine function of the name of the one that runs snippets."""
+    """A tool group with a coroutine function of the name of the one that runs snippets, and a slow function."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: Callable[[], int] = os.getpid) -> None:
+        self.block = block
         self.running = 0
         self.most = 0
+
+    @tool(idempotent=True)
+    def slow(self) -> int:
+        """Block."""
+        return self.block()
 
     @tool(idempotent=True)
     async def run_python(self, code: str) -> str:
@@ -192,6 +198,23 @@ async def test_blocked_tools_of_one_user_leave_threads_for_others(computing: Com
 
     blocked.release.set()
     assert await asyncio.gather(*calls) == [os.getpid()] * 40
+
+
+async def test_gateway_has_few_threads_for_its_own_tools(computing: Computing) -> None:
+    blocked = Blocked()
+    toolset = build_toolset([Group(blocked.tool())], own=[os.sched_yield], computing=computing)
+    calls = [
+        asyncio.create_task(call_tool(toolset, "slow", user))
+        for user in ("ana", "ben", "cem")
+        for _ in range(3)
+    ]
+    await asyncio.to_thread(eventually, lambda: blocked.threads == 4)
+
+    assert await call_tool(toolset, "sched_yield", "ana") is None  # the operator's tools have their own
+    assert blocked.threads == 4
+
+    blocked.release.set()
+    assert await asyncio.gather(*calls) == [os.getpid()] * 9
 
 
 async def free(threads: ToolThreads, user: str) -> bool:

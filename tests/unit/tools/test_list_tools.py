@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from tests.unit.tools.test_memory_tools import context
-from tests.waiting import eventually
 
 from torana.store.workspaces import Workspaces
 from torana.tools import ToolError
 from torana.tools.builtin import lists
 from torana.tools.builtin.lists import ListTools
+from torana.tools.computing import Computing
 
 
 @pytest.fixture
-def tools(workspaces: Workspaces) -> ListTools:
-    return ListTools(workspaces=workspaces)
+def tools(workspaces: Workspaces, computing: Computing) -> ListTools:
+    return ListTools(workspaces=workspaces, computing=computing)
 
 
 async def test_entries_are_added_shown_and_removed(tools: ListTools) -> None:
@@ -89,16 +89,19 @@ async def test_concurrent_additions_are_all_kept(tools: ListTools) -> None:
     assert sorted(shown.splitlines()[1:]) == sorted(f"- {entry}" for entry in entries)
 
 
-def test_similar_entries_are_looked_up_for_some_entries_of_a_call() -> None:
+async def test_similar_entries_are_looked_up_for_some_entries_of_a_call(tools: ListTools) -> None:
     stored = [f"entry number {number * 7919}" for number in range(30)]
-    wanted = [entry.replace("entry", "entri") for entry in stored]
+    await tools.add_to_list(context(), "todo", stored)
 
-    assert lists.find_alike(stored, stored) == stored
-    assert lists.find_alike(wanted, stored) == stored[:20]
+    similar = [entry.replace("entry", "entri") for entry in stored]
+    assert "It has 20 entries left." in await tools.remove_from_list(context(), "todo", similar)
+    assert "It has 0 entries left." in await tools.remove_from_list(context(), "todo", stored[10:])
 
 
-async def test_additions_of_two_replicas_are_all_kept(tools: ListTools, workspaces: Workspaces) -> None:
-    other = ListTools(workspaces=workspaces)
+async def test_additions_of_two_replicas_are_all_kept(
+    tools: ListTools, workspaces: Workspaces, computing: Computing
+) -> None:
+    other = ListTools(workspaces=workspaces, computing=computing)
     entries = [f"thing number {number * 7919}" for number in range(20)]
 
     await asyncio.gather(
@@ -122,30 +125,34 @@ async def test_invalid_name_is_refused(tools: ListTools, name: str) -> None:
         await tools.add_to_list(context(), name, ["milk"])
 
 
-async def test_calls_of_a_user_occupy_one_thread_and_delay_no_other_user(
-    tools: ListTools, monkeypatch: pytest.MonkeyPatch
+async def test_calls_of_a_user_wait_for_one_another_and_delay_no_other_user(
+    tools: ListTools, computing: Computing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release, begun = threading.Event(), list[str]()
-    find_alike = lists.find_alike
+    release, begun = asyncio.Event(), asyncio.Event()
+    compared: list[str] = []
+    run = computing.run
 
-    def slow(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
-        if wanted == ["todo"] and not release.is_set():
-            begun.append("todo")
-            release.wait(60)
-        return find_alike(wanted, stored)
+    async def slow(function: Callable[..., Any], arguments: Mapping[str, Any], *, user: str) -> Any:
+        compared.extend(arguments["wanted"])
+        if "tödo" in arguments["wanted"]:
+            begun.set()
+            await release.wait()
+        return await run(function, arguments, user=user)
 
-    monkeypatch.setattr(lists, "find_alike", slow)
-    calls = [asyncio.create_task(tools.add_to_list(context("ana"), "todo", ["tea"])) for _ in range(10)]
-    await asyncio.to_thread(eventually, lambda: begun)
+    await tools.add_to_list(context("ana"), "todo", ["milk"])
+    await tools.add_to_list(context("ben"), "plan", ["rest"])
+    monkeypatch.setattr(computing, "run", slow)
+    calls = [asyncio.create_task(tools.add_to_list(context("ana"), "tödo", ["tea"])) for _ in range(10)]
+    await begun.wait()
 
-    calls[0].cancel()
-    assert await tools.add_to_list(context("ben"), "plan", ["rest"]) == "Added to your plan list: rest."
+    calls[1].cancel()
+    assert "Removed" in await tools.remove_from_list(context("ben"), "plan", ["rests"])
 
-    assert len(begun) == 1
+    assert compared == ["tödo", "rests"]
     release.set()
     found = await asyncio.gather(*calls, return_exceptions=True)
-    assert isinstance(found[0], asyncio.CancelledError)
-    assert found[1:] == ["Added to your todo list: tea.", *["Already on your todo list: tea."] * 8]
+    assert isinstance(found[1], asyncio.CancelledError)
+    assert [found[0], *found[2:]] == ["Added to your tödo list: tea.", *["Already on your tödo list: tea."] * 8]
 
 
 @pytest.mark.parametrize("body", ["x\n" * 501, "x" * 201])

@@ -148,7 +148,7 @@ def build(
                 SkillTools(skills=Skills(core_dir=CORE_DIR, user_dir=None, environ={})),
                 ScheduleTools(schedules=cast("Schedules", None)),
                 FileTools(workspaces=workspaces),
-                ListTools(workspaces=workspaces),
+                ListTools(workspaces=workspaces, computing=computing),
                 web_tools,
                 PythonTools(),
             ],

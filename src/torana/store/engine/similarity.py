@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from torana.store.engine.tokenizer import words
 
 #: The share of common characters at which two texts count as the same: plurals and misspellings.
 _MIN_SIMILARITY = 0.85
@@ -21,6 +24,33 @@ def most_alike(text: str, choices: Iterable[str]) -> str | None:
 
     best = max(choices, key=share, default=None)
     return best if best is not None and share(best) >= _MIN_SIMILARITY else None
+
+
+def find_alike(wanted: Sequence[str], stored: Sequence[str]) -> dict[str, str]:
+    """Return the stored text that each wanted text resembles most, for those that resemble one.
+
+    The texts decide how long it takes: call it in a worker process.
+    """
+    found = {text: most_alike(text, stored) for text in wanted}
+    return {text: near for text, near in found.items() if near is not None}
+
+
+def count_words(query: str, texts: Mapping[str, str], most: int) -> dict[str, int]:
+    """Return how many of the first ``most`` words of the query each text contains, also in a similar form.
+
+    The texts decide how long it takes: call it in a worker process.
+    """
+    wanted = list(dict.fromkeys(words(query)))[:most]
+    return {name: sum(_is_present(word, _words(text)) for word in wanted) for name, text in texts.items()}
+
+
+def _is_present(word: str, present: Collection[str]) -> bool:
+    return word in present or most_alike(word, present) is not None
+
+
+@lru_cache(1_024)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(words(text))
 
 
 def nearest(word: str, choices: Collection[str], *, mistakes: int) -> str | None:

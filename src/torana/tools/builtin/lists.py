@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 from weakref import WeakValueDictionary
 
 from pydantic_ai import RunContext
 
-from torana.aio import run_uncancellable
-from torana.store.engine.similarity import most_alike
+from torana.store.engine.similarity import find_alike
 from torana.store.workspaces import FileChanged, FileFault, Workspaces
 from torana.tools.base import ToolContext, ToolError, ToolGroup, tool, tool_errors
+from torana.tools.computing import Computing
+from torana.tools.shares import sharing_user
 
 #: The folder of the lists among the user's files.
 FOLDER = "lists"
@@ -21,7 +23,7 @@ _ENDING = ".txt"
 #: Maximum characters of a list's name and of an entry, and number of entries of a list and of a call.
 NAME_LIMIT, ENTRY_LIMIT, ENTRIES_LIMIT = 40, 200, 500
 #: The number of entries of a call for which similar entries are looked up: each takes up to 0.04 s.
-_COMPARED = 20
+_COMPARED = 10
 #: Maximum bytes of a list.
 _FILE_LIMIT = ENTRIES_LIMIT * ENTRY_LIMIT * 4
 
@@ -29,9 +31,10 @@ _FILE_LIMIT = ENTRIES_LIMIT * ENTRY_LIMIT * 4
 class ListTools(ToolGroup):
     """The tools of the ``lists`` skill."""
 
-    def __init__(self, *, workspaces: Workspaces) -> None:
+    def __init__(self, *, workspaces: Workspaces, computing: Computing) -> None:
         self._workspaces = workspaces
-        #: The lock of each user: calls of a user wait here instead of in threads, which other users need.
+        self._computing = computing
+        #: The lock of each user: a call changes what the last one stored.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @tool(idempotent=True)
@@ -71,7 +74,8 @@ class ListTools(ToolGroup):
     async def _work(self, ctx: RunContext[ToolContext], work: Callable[[_Lists], Awaitable[str]]) -> str:
         user = ctx.deps.user_for("Lists")
         ctx.deps.check_private("lists are not used")
-        lists = _Lists(self._workspaces, user)
+        alike = partial(self._computing.run, find_alike, user=sharing_user(ctx.deps.turn))
+        lists = _Lists(self._workspaces, user, alike=alike)
         with tool_errors(FileFault):
             async with self._locks.setdefault(user, asyncio.Lock()):
                 while True:
@@ -80,9 +84,13 @@ class ListTools(ToolGroup):
 
 
 class _Lists:
-    def __init__(self, workspaces: Workspaces, user: str) -> None:
+    def __init__(
+        self, workspaces: Workspaces, user: str, *, alike: Callable[[dict[str, list[str]]], Awaitable[Any]]
+    ) -> None:
+        """``alike`` calls ``find_alike`` with named arguments."""
         self._workspaces = workspaces
         self._user = user
+        self._alike = alike
 
     async def names(self) -> list[str]:
         prefix = f"{FOLDER}/"
@@ -94,7 +102,20 @@ class _Lists:
 
     async def stored_name(self, name: str) -> str | None:
         """Return the name of the stored list that a name means, also with a spelling mistake."""
-        return next(iter(await _find([name], await self.names())), None)
+        return next(iter(await self.find([name], await self.names())), None)
+
+    async def find(self, wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
+        """Return the stored texts that equal the wanted ones regardless of case, or else resemble them most.
+
+        Only the first wanted texts without an equal one are compared by resemblance, which takes long.
+        """
+        folded = {text.casefold(): text for text in reversed(stored)}
+        texts = [text.casefold() for text in wanted]
+        missing = [text for text in texts if text not in folded][:_COMPARED]
+        alike: Mapping[str, str] = {}
+        if missing and folded:
+            alike = await self._alike({"wanted": missing, "stored": list(folded)})
+        return [folded[near] for text in texts if (near := alike.get(text, text)) in folded]
 
     async def body(self, name: str) -> bytes | None:
         """Return the content of a list, cut after ``_FILE_LIMIT``; None if it does not exist."""
@@ -160,7 +181,7 @@ async def _remove(lists: _Lists, *, name: str, entries: Sequence[str]) -> str:
     if stored is None or body is None:
         return await _no_list(lists, name)
     before = _parse(stored, body)
-    gone = await _find(entries, before)
+    gone = await lists.find(entries, before)
     if not gone:
         return f"Not on your {stored} list: {', '.join(entries)}."
     left = [entry for entry in before if entry not in gone]
@@ -191,30 +212,6 @@ def _parse(name: str, body: bytes) -> list[str]:
             f"{ENTRY_LIMIT} characters; use the tools for files."
         )
     return entries
-
-
-async def _find(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
-    """Call ``find_alike`` in a thread: the texts of the user decide how long it takes."""
-    return await run_uncancellable(partial(find_alike, wanted, stored))
-
-
-def find_alike(wanted: Sequence[str], stored: Sequence[str]) -> list[str]:
-    """Return the stored texts that equal the wanted ones regardless of case, or else resemble them most.
-
-    Only the first wanted texts without an equal one are compared by resemblance, which takes long.
-    """
-    folded = {text.casefold(): text for text in reversed(stored)}
-    found: list[str] = []
-    compared = 0
-    for text in map(str.casefold, wanted):
-        if text in folded:
-            found.append(folded[text])
-            continue
-        compared += 1
-        near = most_alike(text, folded) if compared <= _COMPARED else None
-        if near is not None:
-            found.append(folded[near])
-    return found
 
 
 def _plain_name(name: str) -> str:
