@@ -22,8 +22,10 @@ from torana.json_bounds import has_more_values
 from torana.models.event_weights import (
     EVENT_LINES,
     LIGHT_WEIGHT,
+    LONG_BYTES,
     MANY_TYPES,
     TOO_MANY_LINES,
+    UNIT_BYTES,
     EventWeights,
     Pace,
 )
@@ -95,16 +97,16 @@ def bound_http(provider: Provider[Any], *, max_bytes: int, uses_sdk: bool = True
     if make is None:
         return
 
-    pace = Pace() if uses_sdk else None
+    pace = Pace()
 
     def make_bounded() -> Any:
-        return _hooked(make(), max_bytes, pace)
+        return _hooked(make(), max_bytes, pace, uses_sdk=uses_sdk)
 
-    _hooked(own["_own_http_client"], max_bytes, pace)
+    _hooked(own["_own_http_client"], max_bytes, pace, uses_sdk=uses_sdk)
     own["_http_client_factory"] = make_bounded
 
 
-def _hooked(client: Any, max_bytes: int, pace: Pace | None) -> Any:
+def _hooked(client: Any, max_bytes: int, pace: Pace, *, uses_sdk: bool) -> Any:
     async def ask_uncompressed(request: Any) -> None:
         request.headers["Accept-Encoding"] = "identity"
         _TRACE.inject(request.headers)  # nothing without a recorded span
@@ -127,9 +129,9 @@ def _hooked(client: Any, max_bytes: int, pace: Pace | None) -> Any:
                 "provider, or check TORANA_MODEL_BASE_URL."
             )
         many_types = response.request.url.path.endswith(MANY_TYPES)
-        weights = EventWeights(pace=pace, many_types=many_types) if pace else None
+        weights = EventWeights(many_types=many_types) if uses_sdk else None
         response.stream = _stream_of(response, _Bounded)(
-            response.stream, keys, size=_Size(max_bytes), weights=weights
+            response.stream, keys, size=_Size(max_bytes), weights=weights, pace=pace
         )
 
     client.event_hooks["request"].append(ask_uncompressed)
@@ -171,13 +173,26 @@ class _Bounded(_Stream):
     """
 
     def __init__(
-        self, stream: Any, keys: Sequence[bytes], *, size: _Size, weights: EventWeights | None
+        self, stream: Any, keys: Sequence[bytes], *, size: _Size, weights: EventWeights | None, pace: Pace
     ) -> None:
         super().__init__(stream, keys)
         self._size = size
         self._weights = weights
+        self._pace = pace
+        self._holds_long = False
+
+    async def aclose(self) -> None:
+        self._release()
+        await super().aclose()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._parts():
+                yield part
+        finally:
+            self._release()
+
+    async def _parts(self) -> AsyncIterator[bytes]:
         is_events: bool | None = None
         began = bytearray()  # the event so far, or the content
         async for piece in self._stream:
@@ -185,11 +200,15 @@ class _Bounded(_Stream):
                 is_events = begin in _EVENT_BEGINNINGS
             self._size.add(piece, is_events=bool(is_events))
             began += piece
+            if len(began) > LONG_BYTES and not self._holds_long:
+                await self._pace.long_events.acquire()
+                self._holds_long = True
             if is_events and (end := _end_of_events(began, max(0, len(began) - len(piece) - 4))):
                 complete = bytes(began[:end])
                 del began[:end]
                 async for events in self._checked(complete):
                     yield events
+                self._release()
         if is_events:
             async for events in self._checked(bytes(began)):
                 yield events
@@ -200,6 +219,7 @@ class _Bounded(_Stream):
                     "A response of the model's provider is neither a JSON document nor a stream of events, and "
                     "was refused. Check TORANA_MODEL_BASE_URL."
                 )
+            await self._wait(len(began) // UNIT_BYTES)
             async for part in _slices(self._masked(bytes(began))):
                 yield part
 
@@ -208,7 +228,7 @@ class _Bounded(_Stream):
         ready = b""
         count = light = 0
         for event in _split_events(text):
-            weight = self._weights.add(event) if self._weights else 0
+            weight = len(event) // UNIT_BYTES + (self._weights.add(event) if self._weights else 0)
             if weight > LIGHT_WEIGHT:
                 if ready:
                     yield self._masked(ready)
@@ -231,10 +251,15 @@ class _Bounded(_Stream):
 
     async def _wait(self, weight: int) -> None:
         """Let other tasks run, and wait until events of this weight may be read."""
-        if self._weights and weight:
-            await self._weights.wait(weight)
+        if weight:
+            await self._pace.wait(weight)
         else:
             await asyncio.sleep(0)
+
+    def _release(self) -> None:
+        if self._holds_long:
+            self._holds_long = False
+            self._pace.long_events.release()
 
 
 async def _slices(content: bytes) -> AsyncIterator[bytes]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
@@ -88,14 +89,24 @@ def bound_responses(model: Model, *, max_bytes: int) -> None:
                 stream = await stack.enter_async_context(opened)
             except MISSHAPEN as error:
                 raise _misshapen(error) from error
-            events = stream._get_event_iterator  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            get = stream.get
-            vars(stream)["_get_event_iterator"] = lambda: _bounded(stream, events(), _Meter(max_bytes))
-            vars(stream)["get"] = lambda: _with_short_name(get())
+            _bound_stream(stream, max_bytes)
             yield stream
 
     # Set on the object, so that the class stays unchanged.
     vars(model).update(request=request_bounded, request_stream=stream_bounded)
+
+
+def _bound_stream(stream: StreamedResponse, max_bytes: int) -> None:
+    kind = type(stream)
+    # A strong reference would be a cycle, and keep the response in memory until the next full collection.
+    reference = cast("Callable[[], StreamedResponse]", weakref.ref(stream))
+
+    def bounded_events() -> AsyncIterator[ModelResponseStreamEvent]:
+        events = kind._get_event_iterator(reference())  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        return _bounded(reference(), events, _Meter(max_bytes))
+
+    vars(stream)["_get_event_iterator"] = bounded_events
+    vars(stream)["get"] = lambda: _with_short_name(kind.get(reference()))
 
 
 def plausible(usage: RequestUsage) -> RequestUsage:

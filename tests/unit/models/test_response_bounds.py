@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic_ai.models import Model
+from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.usage import RequestUsage
 
 from torana.errors import ModelResponseTooLarge
@@ -23,7 +25,7 @@ from torana.limits.prices import Prices, parse_price
 from torana.models.event_weights import Pace
 from torana.models.http_bounds import bound_http
 from torana.models.providers import open_model
-from torana.models.response_bounds import plausible
+from torana.models.response_bounds import bound_responses, plausible
 from torana.testing import ScriptedModel
 
 KEYS = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "DEEPSEEK_API_KEY"), "key")
@@ -194,7 +196,12 @@ async def test_values_are_counted_for_each_event(blank: bytes, size: int, kind: 
 
 
 async def read_events(
-    events: list[bytes], *, size: int = 5_000, kind: str = "text/event-stream", path: str = "/chat/completions"
+    events: list[bytes],
+    *,
+    size: int = 5_000,
+    kind: str = "text/event-stream",
+    path: str = "/chat/completions",
+    uses_sdk: bool = True,
 ) -> bytes:
     """Read a stream of events that arrives in pieces."""
 
@@ -207,7 +214,7 @@ async def read_events(
         return httpx.Response(200, content=body(), headers={"content-type": kind})
 
     provider: Any = Owner(lambda: httpx.AsyncClient(transport=httpx.MockTransport(answer)))
-    bound_http(provider, max_bytes=1_000_000)
+    bound_http(provider, max_bytes=1_000_000, uses_sdk=uses_sdk)
     async with provider._own_http_client as client:
         return (await client.get(f"http://localhost{path}")).content
 
@@ -316,14 +323,73 @@ async def test_heavy_events_of_all_responses_are_spaced(monkeypatch: pytest.Monk
         waits.append(seconds)
 
     monkeypatch.setattr("torana.models.event_weights.time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr("torana.models.event_weights.asyncio", SimpleNamespace(sleep=sleep))
     pace = Pace()
+    monkeypatch.setattr("torana.models.event_weights.asyncio", SimpleNamespace(sleep=sleep))
     for weight in (5_000, 500, 500):
         await pace.wait(weight)
     now += 10
     await pace.wait(5_000)
 
     assert waits == pytest.approx([0, 0.1, 0.2, 0])
+
+
+@pytest.mark.parametrize(("begin", "end"), [(b"data: ", b"\n\n"), (b'"', b'"')], ids=["event", "document"])
+async def test_few_long_events_of_all_responses_are_read_at_once(begin: bytes, end: bytes) -> None:
+    asked, release = 0, asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal asked
+        yield begin + b"x" * 70_000
+        asked += 1
+        await release.wait()
+        yield end
+
+    def answer(_: object) -> httpx.Response:
+        return httpx.Response(200, content=body())
+
+    async def read() -> int:
+        return len((await client.get("http://localhost")).content)
+
+    provider: Any = Owner(lambda: httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+    bound_http(provider, max_bytes=1_000_000, uses_sdk=False)
+    async with provider._own_http_client as client:
+        reading = [asyncio.create_task(read()) for _ in range(10)]
+        for limit in (4, 5):
+            for _ in range(500):
+                await asyncio.sleep(0)
+            assert asked == limit
+            reading[0].cancel()  # frees its place
+        release.set()
+        read_bytes = await asyncio.gather(*reading[1:])
+
+    assert read_bytes == [70_000 + len(begin) + len(end)] * 9
+
+
+@pytest.mark.parametrize("uses_sdk", [True, False])
+@pytest.mark.parametrize("end", [b"\n\n", b""])
+async def test_bytes_of_long_events_are_paced(
+    uses_sdk: bool, end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = AsyncMock()
+    monkeypatch.setattr("torana.models.event_weights.Pace.wait", wait)
+
+    await read_events([b"data: x\n\n", b"data: " + b"x" * 100_000 + end], uses_sdk=uses_sdk)
+
+    assert sum(call.args[0] for call in wait.await_args_list) == 100_000 // 8_192
+
+
+async def test_stream_is_freed_without_a_collection() -> None:
+    model = ScriptedModel("a" * 1_000)
+    bound_responses(model, max_bytes=1_000_000)
+    gc.disable()
+    try:
+        async with model.request_stream([], None, ModelRequestParameters()) as stream:
+            assert [event async for event in stream]
+            freed = weakref.ref(stream)
+        del stream
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\n\n", "\x0b", "\u2028\n\n"])

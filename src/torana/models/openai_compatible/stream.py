@@ -133,6 +133,7 @@ class ChatStream(StreamedResponse):
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
         chunk: Chunk | None = self.first
+        self.first = {}  # it may be long
         while chunk is not None:
             for event in self._read(chunk):
                 yield event
