@@ -9,7 +9,7 @@ import math
 import re
 import resource
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -40,6 +40,9 @@ QUERY_PARAMETERS = 256
 #: costs as much time as some hundred bytes.
 FREE_CHUNKS = 256
 BYTES_PER_CHUNK = 64
+
+#: The number of heads that are parsed in a pass of the event loop.
+_HEADS = 4
 
 #: Seconds within which the request line and headers must arrive.
 HEAD_SECONDS = 30.0
@@ -120,6 +123,36 @@ def problem_body(
     }
 
 
+class Heads:
+    """Parses a few heads in each pass of the event loop, in the order of their arrival.
+
+    A request that is being answered takes many passes. Each would take as long as all heads that have arrived.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._parsed = 0
+
+    def parse(self, head: Callable[[], None]) -> None:
+        """Call ``head`` now, or in a later pass."""
+        if self._parsed == _HEADS or self._waiting:
+            self._waiting.append(head)
+            return
+        self._count()
+        head()
+
+    def _count(self) -> None:
+        if not self._parsed:
+            asyncio.get_running_loop().call_soon(self._begin_pass)
+        self._parsed += 1
+
+    def _begin_pass(self) -> None:
+        self._parsed = 0
+        for _ in range(min(_HEADS, len(self._waiting))):
+            self._count()
+            self._waiting.popleft()()
+
+
 class Config(uvicorn.Config):
     """The configuration that both listeners share.
 
@@ -139,6 +172,7 @@ class Config(uvicorn.Config):
             **more,
         )
         self.most = most
+        self.heads = Heads()
         self._told: dict[str, float] = {}
 
     def log_full(self, event: str, now: float) -> None:
@@ -256,6 +290,8 @@ class Protocol(H11Protocol):
     network = ""
     #: True if the next request waits until the client has read the last response.
     _next_waits = False
+    #: True if a head that has arrived waits for its turn.
+    _head_waits = False
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -337,6 +373,23 @@ class Protocol(H11Protocol):
         """Parse the data. A complete head stops the time limit; the next head starts it again."""
         super().data_received(data)
         self._watch_head()
+
+    def handle_events(self) -> None:
+        """Parse what has arrived; a head, when it is its turn."""
+        if getattr(self, "cycle", None) and not self.cycle.response_complete:
+            super().handle_events()
+        elif not self._head_waits:
+            self._head_waits = True
+            self.config.heads.parse(self._parse_head)
+            if self._head_waits:
+                self.flow.pause_reading()
+
+    def _parse_head(self) -> None:
+        self._head_waits = False
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            super().handle_events()
+            self._watch_head()
 
     def _watch_head(self) -> None:
         if getattr(self, "cycle", None) and not self.cycle.response_complete:

@@ -6,6 +6,7 @@ import asyncio
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from socket import create_server
 from typing import Any, cast
 from unittest.mock import Mock
@@ -126,8 +127,8 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _served(app: Callable[..., Any]) -> AsyncGenerator[int]:
-    server = _Server(http11.Config(app, most=3, lifespan="off", timeout_graceful_shutdown=0))
+async def _served(app: Callable[..., Any], *, most: int = 3) -> AsyncGenerator[int]:
+    server = _Server(http11.Config(app, most=most, lifespan="off", timeout_graceful_shutdown=0))
     with create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))
         yield listener.getsockname()[1]
@@ -465,3 +466,39 @@ def test_lines_of_a_head_are_counted_as_they_arrive() -> None:
     connection.receive_data(b"x: y\r\n")
     with pytest.raises(h11.RemoteProtocolError, match="too many header or trailer lines"):
         connection.next_event()
+
+
+async def test_few_heads_are_parsed_in_a_pass_of_the_event_loop_and_in_order() -> None:
+    heads, parsed = http11.Heads(), list[int]()
+
+    for number in range(10):
+        heads.parse(partial(parsed.append, number))
+    counts = [len(parsed)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+        counts.append(len(parsed))
+
+    assert counts == [4, 8, 10, 10]
+    assert parsed == list(range(10))
+    heads.parse(partial(parsed.append, 10))
+    assert parsed[-1] == 10
+
+
+async def test_connections_whose_heads_wait_are_answered_or_forgotten() -> None:
+    answered: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        answered.append(scope["path"])
+        await http11.send_json(send, {})
+
+    async with _served(app, most=100) as port:
+        clients = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(40)]
+        for number, client in enumerate(clients):
+            await client.say(GET % b"a%d" % number + GET % b"b%d" % number)
+        await clients[7].close()
+        for client in clients[:7] + clients[8:]:
+            assert (await client.read_until(b"{}")).startswith(b"HTTP/1.1 200")
+            assert (await client.read_until(b"{}")).startswith(b"HTTP/1.1 200")
+            await client.close()
+
+    assert set(answered) >= {f"/{name}{number}" for number in range(40) if number != 7 for name in "ab"}

@@ -25,10 +25,10 @@ from torana.agent.prompt.context import Context, Contexts, without_note
 from torana.agent.relayed_model import RelayedModel
 from torana.agent.request_size import FixedTokens, RequestMeter
 from torana.agent.run import Run
-from torana.errors import TurnLimit
+from torana.errors import ModelResponseTooLarge, TurnLimit
 from torana.limits.prices import Prices
 from torana.messages import Turn
-from torana.models.failures import MODEL_ERRORS, explain
+from torana.models.failures import MODEL_ERRORS, explain, release
 from torana.models.response_bounds import RESPONSE_BYTES
 from torana.sessions import history
 from torana.store.engine.database import retry_until_available
@@ -150,7 +150,12 @@ class TurnAgent:
             run.exchange.cut_short(used, model=self._model.model_name)
             raise self._bounds.exceeded_limit(used) from error
         except MODEL_ERRORS as error:
-            raise explain(error) from error
+            failure = explain(error)
+            release(error)
+            raise failure from error
+        except ModelResponseTooLarge as error:
+            release(error)
+            raise
         finally:
             owed = self._prices.usage(run.exchange.unsettled_responses)
             journal.leave(owed=owed, asking=run.exchange.is_open, unsaid=watch.unsaid)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 from starlette.requests import Request
 
@@ -33,6 +36,22 @@ async def check_token(request: Request) -> None:
         return
     if not await services_of(request).people.tokens.is_active(current_principal(request)):
         raise Unauthorized(headers={"WWW-Authenticate": 'Bearer realm="torana", error="invalid_token"'})
+
+
+class Slots(Protocol):
+    """Slots that users get in turn, such as ``FairSlots``."""
+
+    def slot(self, user: str) -> AbstractAsyncContextManager[None]:
+        """Wait for a slot, and hold it in the block."""
+        ...
+
+
+@asynccontextmanager
+async def slot_of(request: Request, slots: Slots) -> AsyncGenerator[None]:
+    """Wait for a slot of the principal, and hold it in the block. Raises ``check_token``'s error."""
+    async with slots.slot(current_principal(request).sharer):
+        await check_token(request)
+        yield
 
 
 def act(request: Request) -> Act:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import StreamingResponse
@@ -22,17 +22,23 @@ _MEDIA_TYPES: Mapping[ExportFormat, str] = {"jsonl": JSON_LINES, "markdown": "te
 class ExportStream(StreamingResponse):
     """All messages of a session, with one page in memory at a time.
 
-    If the session is deleted during the export, the connection is closed, so that the client sees that the file
-    is incomplete.
+    If the session is deleted or the token ends during the export, the connection is closed, so that the client
+    sees that the file is incomplete.
     """
 
     media_type = JSON_LINES
 
     def __init__(
-        self, session: Session, form: ExportFormat, pages: AsyncGenerator[Sequence[SessionMessage]]
+        self,
+        session: Session,
+        form: ExportFormat,
+        pages: AsyncGenerator[Sequence[SessionMessage]],
+        *,
+        check: Callable[[], Awaitable[None]],
     ) -> None:
+        """``check`` is called for each page; its error ends the export."""
         super().__init__(
-            _write_export(session, form, pages),
+            _write_export(session, form, pages, check),
             media_type=_MEDIA_TYPES[form],
             headers={
                 "Cache-Control": "no-store",
@@ -51,11 +57,15 @@ def export_answer() -> dict[str, Any]:
 
 
 async def _write_export(
-    session: Session, form: ExportFormat, pages: AsyncGenerator[Sequence[SessionMessage]]
+    session: Session,
+    form: ExportFormat,
+    pages: AsyncGenerator[Sequence[SessionMessage]],
+    check: Callable[[], Awaitable[None]],
 ) -> AsyncGenerator[str]:
     yield head(session, form)
     try:
         async for page in pages:
+            await check()
             yield "".join(format_message(message, form) for message in page)
     except GatewayError as error:
         raise ResponseAborted(error.detail) from error

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from starlette.requests import Request
 
-from torana.api.dependencies import current_principal, services_of
+from torana.api.dependencies import services_of, slot_of
 from torana.messages import Turn
 
 #: The number of characters of text above which a response needs a slot.
@@ -19,7 +19,7 @@ LONG = 20_000
 
 def response_slot(request: Request) -> AbstractAsyncContextManager[None]:
     """Return a slot of the principal, which the caller enters."""
-    return services_of(request).long_responses.slot(current_principal(request).sharer)
+    return slot_of(request, services_of(request).long_responses)
 
 
 async def hold_response_slot(request: Request) -> None:

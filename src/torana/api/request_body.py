@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from torana.api.dependencies import check_token, current_principal, services_of
+from torana.api.dependencies import check_token, services_of, slot_of
 from torana.characters import is_storable
 from torana.errors import (
     BadRequest,
@@ -96,8 +96,7 @@ async def _pace(request: Request, size: int) -> AsyncGenerator[None]:
     if size <= _LONG_BODY:
         yield
         return
-    async with services_of(request).parsing.slot(current_principal(request).sharer):
-        await check_token(request)
+    async with slot_of(request, services_of(request).parsing):
         begin = time.perf_counter()
         try:
             yield

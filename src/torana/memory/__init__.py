@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -89,12 +89,19 @@ class Memory:
     _long: FairSlots = field(default_factory=lambda: FairSlots(total=1, per_user=1), init=False)
 
     async def remember(
-        self, user: str, text: str, *, subject: str, turn_id: str | None, act: Act | None = None
+        self,
+        user: str,
+        text: str,
+        *,
+        subject: str,
+        turn_id: str | None,
+        act: Act | None = None,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> RememberResult:
         """Store a text, cut off at 2,000 characters; a memory with the same subject is superseded.
 
         A subject is cut off at 200 characters. Storing the same text again changes nothing. Raises
-        ``MemoryFull`` at 1,000 memories.
+        ``MemoryFull`` at 1,000 memories. ``check`` may raise an error after the waits, and nothing is stored.
         """
         new = self._new(text, subject, turn_id)
         # A comparison with long memories takes a quarter of a second. It runs before the transaction, because a
@@ -102,6 +109,8 @@ class Memory:
         async with self._one_at_a_time(user):
             live = await self.database.run(partial(memories.live, owner=owner_of(user), subject=new.subject))
             others = await self._compare(user, partial(_find_others, new, live), live)
+            if check is not None:
+                await check()
             known = partial(_find_duplicate, new, others=others)
             work = partial(memories.add, owner=owner_of(user), new=new, known=known)
             stored = await self.database.run(with_record(work, act, "memory.remember", user))

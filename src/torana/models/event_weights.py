@@ -33,9 +33,9 @@ UNIT_BYTES = 8_192
 LONG_BYTES, _LONG_EVENTS = 65_536, 4
 #: The numbers of other items of lists and of fields of objects in an ordinary event. A further field weighs 1.
 _FREE_ITEMS, _FREE_FIELDS = 64, 64
-#: Responses repeat the tools of their request. So many weigh nothing: providers allow no more. Values in the
-#: schemas of tools are not compared with models.
-_TOOLS, _FREE_TOOLS = "tools", 128
+#: The events of a response repeat the tools of its request three times, and providers allow 128. These weigh
+#: nothing, with eight fields each. Values in the schemas of tools are not compared with models.
+_TOOLS, _FREE_TOOLS, _REPEATED, _TOOL_FIELDS = "tools", 128, 3, 8
 _SCHEMAS = frozenset({"parameters", "input_schema", "schema"})
 #: The end of the path of the Responses API.
 MANY_TYPES = "/responses"
@@ -97,6 +97,7 @@ class EventWeights:
     def __init__(self, *, many_types: bool) -> None:
         self._many_types = many_types
         self._other = 0
+        self._free_tools = _REPEATED * _FREE_TOOLS
 
     def add(self, event: bytes) -> int:
         """Return the weight of an event. Raises ``ModelResponseTooLarge``."""
@@ -126,7 +127,9 @@ class EventWeights:
             return 0
         items = max(0, counts["item"] - _FREE_ITEMS)
         fields = max(0, counts["field"] - _FREE_FIELDS)
-        objects = counts["typed"] + counts["untyped"] + max(0, counts["tool"] - _FREE_TOOLS)
+        free = min(counts["tool"], _FREE_TOOLS, self._free_tools)
+        self._free_tools -= free
+        objects = counts["typed"] + counts["untyped"] + counts["tool"] - free
         if not self._many_types:
             return _OBJECT_WEIGHT * max(0, objects - _FREE_OBJECTS) + _ITEM_WEIGHT * items + fields
         more = (_UNTYPED_WEIGHT - _TYPED_WEIGHT) * counts["untyped"]
@@ -145,7 +148,7 @@ def _count(event: object) -> Counter[str]:
         place, value = open_values.pop()
         if isinstance(value, dict):
             named = cast("dict[str, object]", value)
-            counts["field"] += len(named) if place != "tool" else 0
+            counts["field"] += len(named) if place != "tool" else max(0, len(named) - _TOOL_FIELDS)
             open_values += [(name, each) for name, each in named.items() if name not in _SCHEMAS]
         elif isinstance(value, list):
             for item in cast("list[object]", value):

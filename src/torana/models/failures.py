@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import ssl
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -66,6 +67,20 @@ def explain(error: Exception) -> ModelFailed:
     if isinstance(error, FallbackExceptionGroup):
         return _explain_all([cause for cause in error.exceptions if isinstance(cause, Exception)])
     return ModelFailed(_detail(error), headers=_retry_after(error))
+
+
+def release(error: BaseException) -> None:
+    """Free what the frames and causes of a failed request hold, such as a long response.
+
+    pydantic-ai keeps the error in a reference cycle, so a full collection would free it, much later. Call this
+    after ``explain``.
+    """
+    for each in list(_chain(error)):
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = each.__cause__ = each.__context__ = None
+        if isinstance(each, FallbackExceptionGroup):
+            for failure in each.exceptions:
+                release(failure)
 
 
 def _explain_all(errors: list[Exception]) -> ModelFailed:

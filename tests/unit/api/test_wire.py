@@ -1,10 +1,10 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
@@ -15,7 +15,9 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from torana.api import request_body
-from torana.api.dependencies import RequiredScopes
+from torana.api.dependencies import RequiredScopes, slot_of
+from torana.api.export_stream import ExportStream
+from torana.api.middleware.request_scope import ResponseAborted
 from torana.api.request_body import (
     BODY_LIMIT,
     is_too_large,
@@ -35,6 +37,7 @@ from torana.errors import (
     Unauthorized,
 )
 from torana.messages import Failure, Principal, Turn, Usage
+from torana.sessions.listing import Session, SessionMessage
 from torana.workers.fair_slots import FairSlots
 
 LOCAL = Principal(name="local")
@@ -323,11 +326,42 @@ def test_running_turn_has_no_reply_and_no_end():
     )
 
 
-async def test_request_that_waited_is_refused_if_its_token_has_ended():
+def request_of_an_ended_token() -> Request:
+    """A request that waits since two seconds, and whose token has ended."""
     tokens = SimpleNamespace(is_active=AsyncMock(return_value=False))
     waited = request([])
     waited.state.authenticated_at = time.monotonic() - 2
     waited.state.services = SimpleNamespace(people=SimpleNamespace(tokens=tokens))
+    return waited
+
+
+async def test_request_that_waited_is_refused_if_its_token_has_ended():
+    with pytest.raises(Unauthorized):
+        await RequiredScopes("message")(request_of_an_ended_token())
+
+
+async def test_request_that_waited_for_a_slot_is_refused_if_its_token_has_ended():
+    slots = FairSlots(total=1, per_user=1)
 
     with pytest.raises(Unauthorized):
-        await RequiredScopes("message")(waited)
+        async with slot_of(request_of_an_ended_token(), slots):
+            pytest.fail("the request was processed")
+    async with slot_of(request([]), slots):  # the slot is free
+        pass
+
+
+async def test_export_ends_when_the_token_ends():
+    async def pages() -> AsyncGenerator[Sequence[SessionMessage]]:
+        for number in range(3):
+            checked.append(number)
+            yield []
+
+    checked: list[int] = []
+    session = SimpleNamespace(**dict.fromkeys(Session.__dataclass_fields__, ""))
+    check = AsyncMock(side_effect=[None, Unauthorized()])
+    stream = ExportStream(cast("Session", session), "jsonl", pages(), check=check)
+
+    with pytest.raises(ResponseAborted):
+        async for _ in stream.body_iterator:
+            pass
+    assert checked == [0, 1]

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.waiting import eventually
 
 from torana.characters import normalize
-from torana.errors import MemoryFull
+from torana.errors import MemoryFull, Unauthorized
 from torana.memory import COUNT_LIMIT, SUBJECT_LIMIT, TEXT_LIMIT, Memory, Recalled
 from torana.messages import owner_of
 from torana.store.engine.database import Database
@@ -506,6 +506,16 @@ async def test_long_comparisons_of_all_users_run_one_at_a_time_and_delay_no_shor
     release.set()
     assert [len(found) for found in await asyncio.gather(*searches)] == [6, 6]
     assert begun == [6, 6]
+
+
+async def test_error_of_the_check_stores_nothing(memory: Memory) -> None:
+    async def refuse() -> None:
+        raise Unauthorized
+
+    with pytest.raises(Unauthorized):
+        await memory.remember("ana", "I like tea", subject="", turn_id=None, check=refuse)
+
+    assert await memory.list_memories("ana", limit=5) == []
 
 
 async def test_cancelled_searches_of_a_user_occupy_one_thread(

@@ -281,6 +281,17 @@ async def test_each_object_in_a_list_of_the_responses_api_is_heavy(
     assert await read_events([more]) == more
 
 
+async def test_tools_that_a_response_repeats_often_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = AsyncMock()
+    monkeypatch.setattr("torana.models.event_weights.Pace.wait", wait)
+    repeated = event({"type": "response.in_progress", "response": {"tools": [ITEM] * 128}})
+
+    await read_events([repeated] * 5, path="/v1/responses")
+
+    light, heavy = 3 * 2, 2 * 128 * 20
+    assert sum(call.args[0] for call in wait.await_args_list) == light + heavy
+
+
 @pytest.mark.parametrize("before", ["x\n\n", "\x0b", "{}\n", "\u2028"])
 async def test_events_after_other_lines_are_refused(before: str) -> None:
     """The SDKs read them, too."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, services_of
+from torana.api.dependencies import check_token, current_principal, oversight, services_of
 from torana.api.openapi import json_body, problem_responses, with_headers
 from torana.api.parameters import COUNTS_AS_MESSAGE, RATE_LIMITED, After, Id, Limit, UserInPath, page_size
 from torana.api.request_body import read_body
@@ -103,7 +104,12 @@ async def remember(request: Request, response: Response, user: UserInPath) -> Me
     body = await read_body(request, MemoryRequest)
     async with _count_request(services, request):
         kept = await services.memory.remember(
-            user, body.text, subject=body.subject or "", turn_id=None, act=oversight(request)
+            user,
+            body.text,
+            subject=body.subject or "",
+            turn_id=None,
+            act=oversight(request),
+            check=partial(check_token, request),
         )
     if kept.new:
         response.headers["Location"] = f"memories/{kept.memory.id}"

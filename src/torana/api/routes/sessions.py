@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, services_of
+from torana.api.dependencies import check_token, current_principal, oversight, services_of, slot_of
 from torana.api.export_stream import ExportStream, export_answer
 from torana.api.openapi import json_body, problem_responses
 from torana.api.parameters import RATE_LIMITED, After, Id, Limit, page_size
@@ -68,7 +69,7 @@ async def sessions(
     after: After = "",
 ) -> SessionsBody:
     services, principal = services_of(request), current_principal(request)
-    async with services.lists.slot(principal.sharer):
+    async with slot_of(request, services.lists):
         page = await services.sessions.list_sessions(
             principal.view,
             channel=channel_id or None,
@@ -148,7 +149,8 @@ async def export_session(
 ) -> Response:
     services = services_of(request)
     found = await services.sessions.get(current_principal(request).view, session_id)
-    return ExportStream(found, form, services.sessions.pages(found.owner, found.id))
+    pages = services.sessions.pages(found.owner, found.id)
+    return ExportStream(found, form, pages, check=partial(check_token, request))
 
 
 @router.post(
@@ -175,7 +177,7 @@ async def fork_session(request: Request, session_id: Id) -> SessionBody:
     body = await read_optional_body(request, ForkBody)
     principal = current_principal(request)
     async with (
-        services.copies.slot(principal.sharer),
+        slot_of(request, services.copies),
         services.rates.count(principal.user, principal.token),
     ):
         made = await services.changes.fork(
@@ -218,7 +220,7 @@ async def reset_session(request: Request, session_id: Id) -> SessionBody:
 )
 async def delete_session(request: Request, session_id: Id) -> DeletedBody:
     services, principal = services_of(request), current_principal(request)
-    async with services.deletions.slot(principal.sharer):
+    async with slot_of(request, services.deletions):
         deleted = await services.changes.delete(principal.view, session_id, act=oversight(request))
     return DeletedBody(id=session_id, turns=len(deleted.turns), idempotency_keys=deleted.keys)
 
@@ -241,7 +243,7 @@ async def search(
     after: After = "",
 ) -> SearchBody:
     services, principal = services_of(request), current_principal(request)
-    async with services.searches.slot(principal.sharer):
+    async with slot_of(request, services.searches):
         found = await services.search.find(
             principal.view,
             q,

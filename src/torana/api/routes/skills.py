@@ -9,7 +9,7 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import Query, Request
 
-from torana.api.dependencies import act, current_principal, services_of
+from torana.api.dependencies import act, current_principal, services_of, slot_of
 from torana.api.openapi import archive_body, json_body, problem_responses
 from torana.api.parameters import Id
 from torana.api.request_body import media_type, read_body, read_bytes
@@ -231,5 +231,5 @@ async def _archive(request: Request) -> AsyncGenerator[bytes]:
     """Read an archive, and hold a slot while it is in memory."""
     services = services_of(request)
     within = _ARCHIVE_TIME_FACTOR * services.body_timeout
-    async with services.archives.slot(current_principal(request).sharer):
+    async with slot_of(request, services.archives):
         yield await read_bytes(request, limit=PACKED_LIMIT, within=within)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from torana.api.dependencies import current_principal, oversight, services_of
+from torana.api.dependencies import current_principal, oversight, services_of, slot_of
 from torana.api.long_responses import hold_slot_if_long
 from torana.api.openapi import events_answer, problem_responses
 from torana.api.parameters import (
@@ -68,7 +68,7 @@ async def turns(
         until=time_of("until", until),
     )
     services, principal = services_of(request), current_principal(request)
-    async with services.lists.slot(principal.sharer):
+    async with slot_of(request, services.lists):
         page = await services.turns.reader.list_turns(
             principal.view, which, limit=page_size(limit), after=after or None
         )
@@ -119,7 +119,7 @@ async def turn_steps(request: Request, turn_id: Id, limit: Limit = "50", after: 
 async def turn_calls(request: Request, turn_id: Id, limit: Limit = "50", after: After = "") -> CallsBody:
     place = read_cursor(after or None, NUMBER_KEY) or 0
     services, principal = services_of(request), current_principal(request)
-    async with services.tool_calls.slot(principal.sharer):
+    async with slot_of(request, services.tool_calls):
         calls = await services.turns.reader.calls(principal.view, turn_id)
         behind = list(enumerate(calls))[place:]
         page = cut(
@@ -144,7 +144,7 @@ async def turn_events(
 ) -> Response:
     services = services_of(request)
     principal = current_principal(request)
-    async with services.stream_starts.slot(principal.sharer):
+    async with slot_of(request, services.stream_starts):
         return EventStream(
             services.turns,
             await services.turns.reader.get(principal.view, turn_id),
