@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import uvicorn
 
 from torana import http11
+from torana.characters import one_line
 from torana.cli.collector import freeze_objects
 from torana.cli.process_secrets import erase_variables
 from torana.config import Loaded
-from torana.errors import OperatorError, Starting
+from torana.errors import OperatorError, Starting, StoreUnavailable
 from torana.health import health_body
 
 if TYPE_CHECKING:
@@ -149,9 +150,12 @@ class Gateway:
             if self._on_built is not None:
                 self._on_built()
             await app.start()
+        except StoreUnavailable as error:
+            failed = error.__cause__
+            reason = one_line(str(getattr(failed, "orig", failed) or error.detail))
+            self._fail(OperatorError(f"the database cannot be used: it failed during the start ({reason})"))
         except Exception as error:  # noqa: BLE001 - raised again by run(), when the server has ended
-            self._error = error
-            self._server.should_exit = True
+            self._fail(error)
         else:
             self._app = app
             self._spawn(self._stop_if_lost(app))
@@ -159,6 +163,11 @@ class Gateway:
             self._on_ready()
         finally:
             self._settled.set()
+
+    def _fail(self, error: Exception) -> None:
+        """End the server; ``run`` raises the error then."""
+        self._error = error
+        self._server.should_exit = True
 
     async def _stop_if_lost(self, app: App) -> None:
         """Stop the gateway when another replica has taken over its turns. Waiting requests get their paths."""

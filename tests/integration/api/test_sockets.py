@@ -18,7 +18,7 @@ from torana.api.problems import body_of
 from torana.app import App, build
 from torana.cli.gateway import Gateway, listen
 from torana.config import Loaded, load
-from torana.errors import BadRequest, DataDirUnusable, OperatorError, Starting, StoreUnavailable
+from torana.errors import BadRequest, DataDirUnusable, GatewayError, OperatorError, Starting, StoreUnavailable
 from torana.testing import ScriptedModel
 
 Serve = Callable[..., str]
@@ -27,7 +27,7 @@ Serve = Callable[..., str]
 class Door:
     """A build that waits until a test continues it."""
 
-    def __init__(self, error: OperatorError | None = None) -> None:
+    def __init__(self, error: GatewayError | None = None) -> None:
         self.reached = threading.Event()
         self.opened = threading.Event()
         self.app: App | None = None
@@ -176,6 +176,20 @@ def test_failed_build_ends_gateway_and_answers_held_requests(tmp_path: Path):
         connection.close()
         gateway.thread.join()
         assert isinstance(gateway.error, DataDirUnusable)
+
+
+def test_failure_of_the_database_during_the_start_is_one_line(tmp_path: Path):
+    failure = StoreUnavailable()
+    failure.__cause__ = OSError("terminating connection\ndue to administrator command")
+    door = Door(failure)
+    with running(tmp_path, door) as gateway:
+        door.opened.set()
+        gateway.thread.join()
+
+    assert str(gateway.error) == (
+        "the database cannot be used: it failed during the start (terminating connection due to administrator "
+        "command)"
+    )
 
 
 def test_gateway_stopped_while_loading_closes_loaded_parts(tmp_path: Path):
