@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -47,6 +48,8 @@ class Commands:
         self._database = database
         self._cancel = cancel
         self._approvals = approvals
+        #: The number of answers that are being stored, by owner, user and channel.
+        self._answering: Counter[tuple[str, str | None, str]] = Counter()
 
     @staticmethod
     def word_of(content: str) -> str | None:
@@ -77,9 +80,18 @@ class Commands:
         approve = read_answer(inbound.content)
         if approve is None or inbound.channel is None:
             return None
-        choice = Choice(approve=approve)
-        work = partial(_answer_question, inbound=inbound, new=new, choice=choice)
-        answered = await self._database.run(work)
+        place = (inbound.owner, inbound.user, inbound.channel)
+        # Of HTTP answers at the same time the first decides: its response has the next question.
+        is_read = inbound.account is not None or not self._answering[place]
+        choice = Choice(approve=approve) if is_read else None
+        self._answering[place] += 1
+        try:
+            work = partial(_answer_question, inbound=inbound, new=new, choice=choice)
+            answered = await self._database.run(work)
+        finally:
+            self._answering[place] -= 1
+            if not self._answering[place]:
+                del self._answering[place]
         if answered is None:
             return None
         turn, approval = answered
@@ -118,14 +130,15 @@ def _status(connection: Connection, running: Sequence[Turn], *, waiting: int, no
 
 
 def _answer_question(
-    connection: Connection, inbound: Inbound, new: NewTurn, choice: Choice
+    connection: Connection, inbound: Inbound, new: NewTurn, choice: Choice | None
 ) -> tuple[Turn, Approval | None] | None:
+    """Store a yes or a no. Without ``choice`` it decides nothing: its sender cannot have seen the question."""
     known = idempotency_keys.find(connection, inbound, new.at)
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    decided = answer(connection, inbound, choice, act, decided_in=new.turn_id)
-    if decided is None:
+    decided = None if choice is None else answer(connection, inbound, choice, act, decided_in=new.turn_id)
+    if choice is None or decided is None:
         return _explain_not_counted(connection, inbound, new)
     approval, more = decided
     text = f"I run `{approval.tool}`." if choice.approve else f"I do not run `{approval.tool}`."

@@ -981,6 +981,26 @@ async def test_http_answers_decide_several_questions_one_by_one(
     assert desk.done == ["1 to ana"]
 
 
+async def test_several_http_yes_at_the_same_time_answer_one_question(
+    boot: Boot, desk: Desk, message: Message
+) -> None:
+    calls = [pay(1, id_="a"), pay(2, id_="b"), pay(3, id_="c")]
+    gateway = await boot(ScriptedModel(calls, "Done."), desk.toolset())
+    turn = await gateway.turns.accept(message())
+    await wait_for_requests(gateway, turn, 3)
+    assert (await word(gateway, message)).endswith(question(1))
+
+    replies = await asyncio.gather(*(word(gateway, message) for _ in range(3)))
+
+    assert replies[0] == f"I run `pay`.\n\n{question(2)}"
+    assert replies[1].endswith(question(2))
+    assert replies[2] == replies[1]
+    assert await word(gateway, message, "no") == f"I do not run `pay`.\n\n{question(3)}"
+    assert await word(gateway, message, "no") == "I do not run `pay`."
+    await gateway.turns.reader.wait_for_end(turn)
+    assert desk.done == ["1 to ana"]
+
+
 async def test_http_yes_distinguishes_calls_that_differ_after_the_cut(
     boot: Boot, desk: Desk, message: Message
 ) -> None:
