@@ -145,17 +145,10 @@ class TurnAgent:
         run.exchange.add_call_ids(settled)
         used = _usage_of(settled)
         try:
-            result = await self._run(context, run, used)
+            result = await self._run_or_fail(context, run, used)
         except UsageLimitExceeded as error:
             run.exchange.cut_short(used, model=self._model.model_name)
             raise self._bounds.exceeded_limit(used) from error
-        except MODEL_ERRORS as error:
-            failure = explain(error)
-            release(error)
-            raise failure from error
-        except ModelResponseTooLarge as error:
-            release(error)
-            raise
         finally:
             owed = self._prices.usage(run.exchange.unsettled_responses)
             journal.leave(owed=owed, asking=run.exchange.is_open, unsaid=watch.unsaid)
@@ -166,6 +159,18 @@ class TurnAgent:
             history=history.dump(without_note(messages, turn.content), speaker=turn.user),
             opened_tools=run.opened_tools.to_store,
         )
+
+    async def _run_or_fail(self, context: Context, run: Run, used: RunUsage) -> AgentRunResult[str]:
+        """Run the agent, and free the response of a failed request. Raises ``ModelFailed``."""
+        try:
+            return await self._run(context, run, used)
+        except ModelResponseTooLarge as error:
+            release(error)
+            raise
+        except MODEL_ERRORS as error:
+            failure = explain(error)
+            release(error)
+        raise failure  # here it does not refer to the error, which contains the response
 
     async def _run(self, context: Context, run: Run, used: RunUsage) -> AgentRunResult[str]:
         async with self._agent.iter(
