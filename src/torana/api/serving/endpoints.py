@@ -51,7 +51,8 @@ async def post_message_with_files(request: Request) -> Response:
 
 
 def _matches(if_none_match: str, etag: str) -> bool:
-    """Return whether the header contains the entity tag, by weak comparison (RFC 9110, 13.1.2)."""
-    return if_none_match.strip() == "*" or etag in {
-        tag.strip().removeprefix("W/") for tag in if_none_match.split(",")
-    }
+    """Return whether the header contains the entity tag, by weak comparison (RFC 9110, 13.1.2).
+
+    ``etag`` includes its quotation marks, which no other tag contains.
+    """
+    return if_none_match.strip() == "*" or etag in if_none_match
