@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torana.tools.sandbox.job import MIB, NICENESS, Job, SandboxFault, SandboxLimits
 
-#: The directory of the job's files. A neutral path, because paths of the host are never shown.
+#: The directory of the job's files. A neutral path; only `mountinfo` shows that of the copy on the host.
 FOLDER = "/skill"
 #: The user id of a script inside, and also outside if the gateway is root.
 NOBODY = 65534
