@@ -36,7 +36,7 @@ class Slot:
         return 0 < self.calls <= self.waiting_calls
 
     @property
-    def _held(self) -> bool:
+    def _has_slots(self) -> bool:
         return len(self._taken) == len(self._slots)
 
     @property
@@ -66,11 +66,11 @@ class Slot:
         finally:
             self.waiting_calls -= 1
         async with self._reacquisition:  # several calls share the turn's only slot
-            if not self._held:
+            if not self._has_slots:
                 await self._acquire()
 
     def _release_if_idle(self) -> None:
-        if self._held and self.is_idle:
+        if self._has_slots and self.is_idle:
             self._pause_limit()
             self._release()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from tests.integration.connectors.refused_credentials import check_that_connection_ends
 from tests.standins.dingtalk import CLIENT, ROBOT, SECRET, DingtalkStandIn
 from tests.standins.http import SignCounter
 
@@ -133,17 +134,8 @@ class TestSending:
     async def test_refused_credentials_end_the_connection_and_not_the_reply(
         self, platform: DingtalkStandIn
     ) -> None:
-        connector = platform.connector(platform.connector.Settings.model_validate(platform.settings()))
-        line = Line(connector)
-        run = asyncio.create_task(connector.run(line))
-        await line.is_ready.wait()
-        platform.end_token()
-        platform.token_answers.append(web.json_response({"code": "invalidClientIdOrSecret"}, status=400))
-
-        with pytest.raises(RetryLater, match="no access token"):
-            await connector.send(part("hello", ANA))
-        with pytest.raises(PermanentError):
-            await asyncio.wait_for(run, PATIENCE)
+        refusal = web.json_response({"code": "invalidClientIdOrSecret"}, status=400)
+        await check_that_connection_ends(platform, refusal, to=ANA)
 
     async def test_expired_access_token_is_replaced_once(self, platform: DingtalkStandIn) -> None:
         async with listening(platform) as line:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from aiohttp import web
+from tests.integration.connectors.refused_credentials import check_that_connection_ends
 from tests.standins.feishu import APP, BOT, SECRET, FeishuStandIn, write_frame
 from tests.standins.http import SignCounter
 
@@ -198,17 +199,8 @@ class TestSending:
     async def test_refused_credentials_end_the_connection_and_not_the_reply(
         self, platform: FeishuStandIn
     ) -> None:
-        connector = platform.connector(platform.connector.Settings.model_validate(platform.settings()))
-        line = Line(connector)
-        run = asyncio.create_task(connector.run(line))
-        await line.is_ready.wait()
-        platform.end_token()
-        platform.token_answers.append(web.json_response({"code": 10014, "msg": "app secret invalid"}))
-
-        with pytest.raises(RetryLater, match="no access token"):
-            await connector.send(part("hello", CHAT))
-        with pytest.raises(PermanentError):
-            await asyncio.wait_for(run, PATIENCE)
+        refusal = web.json_response({"code": 10014, "msg": "app secret invalid"})
+        await check_that_connection_ends(platform, refusal, to=CHAT)
 
     async def test_expired_access_token_is_replaced_once(self, platform: FeishuStandIn) -> None:
         async with listening(platform) as line:

@@ -67,7 +67,7 @@ class SharedOrder:
                 ticket = await retry_until_available(draw, pause=asyncio.sleep)
             look = partial(self._database.read, partial(self._is_first, ticket=ticket))
             async with self._looking.hold(chat):
-                while not await retry_until_available(look, pause=asyncio.sleep):  # noqa: ASYNC110
+                while not await retry_until_available(look, pause=asyncio.sleep):  # noqa: ASYNC110 - other processes
                     await asyncio.sleep(_LOOK)
                 yield
         finally:  # also if the call ended while the place was taken
