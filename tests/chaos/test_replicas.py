@@ -30,7 +30,7 @@ SESSIONS = 24
 #: Seconds to wait for the last answers.
 PATIENCE = 60
 
-#: Violations that a failure shows.
+#: Violations or unexpected events that a failure shows.
 SHOWN = 20
 
 
@@ -67,7 +67,8 @@ async def test_replicas_keep_their_promises_despite_faults(
 
     broken = "\n".join(f"- {promise}: {evidence}" for promise, evidence in violations[:SHOWN])
     assert not violations, f"{len(violations)} violations with TORANA_CHAOS_SEED={SEED}:\n{broken}"
-    assert not faults.unexpected, f"with TORANA_CHAOS_SEED={SEED}: {faults.unexpected[0]}"
+    unexpected = "\n".join(f"- {event}" for event in faults.unexpected[:SHOWN])
+    assert not unexpected, f"{len(faults.unexpected)} unexpected with TORANA_CHAOS_SEED={SEED}:\n{unexpected}"
 
 
 async def talk(clients: list[Client], faults: Faults) -> None:
