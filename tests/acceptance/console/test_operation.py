@@ -109,6 +109,25 @@ def test_token_is_created_shown_once_rotated_and_revoked(serve: Serve, visit: Vi
         expect(active).to_have_count(left)
 
 
+def test_dialog_is_open_as_soon_as_it_is_on_the_page(serve: Serve, visit: Visits) -> None:
+    visited = visit(serve().url, token=OPERATOR)
+    page = visited.page
+    visited.open_view("tokens")
+    page.evaluate(
+        """() => {
+            window.dialogs = [];
+            new MutationObserver(() => window.dialogs.push(...document.querySelectorAll("dialog")
+                .values().map(dialog => dialog.matches(":modal"))))
+                .observe(document.body, { childList: true, subtree: true });
+        }"""
+    )
+    page.get_by_role("button", name="Create token").first.click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    opened = page.evaluate("() => window.dialogs")
+    assert opened
+    assert all(opened)  # a key that is pressed now reaches the dialog
+
+
 def test_user_is_exported_and_erased_with_a_receipt(serve: Serve, visit: Visits) -> None:
     gateway = serve()
     talk(gateway, "remember that my sister is called Ondine")

@@ -1,4 +1,4 @@
-import { html, useEffect, useRef, useState } from "../base/view.js";
+import { html, useLayoutEffect, useRef, useState } from "../base/view.js";
 import { problemText, t } from "../base/i18n.js";
 import { copyText } from "./copy.js";
 
@@ -91,7 +91,8 @@ export function Spinner() {
 /** A dialog that takes the focus, gives it back, and closes with Escape. */
 export function Dialog({ title, onClose, children, wide = false }) {
   const element = useRef(null);
-  useEffect(() => {
+  // An effect after the paint would lose an Escape that is pressed before it.
+  useLayoutEffect(() => {
     const before = document.activeElement;
     element.current.showModal();
     return () => (before?.isConnected ? before : document.getElementById("main"))?.focus();
