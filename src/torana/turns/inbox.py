@@ -21,7 +21,7 @@ from torana.messages import Inbound, Turn, new_id
 from torana.sessions import history
 from torana.sessions.titles import title_of
 from torana.store.engine.database import Connection, Database, T
-from torana.store.rows import idempotency_keys
+from torana.store.rows import idempotency_keys, session_forks
 from torana.store.rows import turns as rows
 from torana.store.rows.audit import Act, auditable_act, with_record
 from torana.store.rows.shared_turns import list_unfinished
@@ -274,7 +274,8 @@ class Turns:
                 self.live.blocked.check(turn.session_id)
                 if self._database.replica is not None:
                     _check_shared_queue(connection, self._queue, failed, turn)
-                self._budgets.admit(connection, turn, messages=0)
+                # A message was counted when it was sent, but its copy in a fork was not.
+                self._budgets.admit(connection, turn, messages=int(session_forks.is_copied(connection, turn)))
             return turn
 
         work = with_record(queue_again, auditable_act(failed.owner, act), "turn.retry", failed.id)

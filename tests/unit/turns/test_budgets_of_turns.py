@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from torana.store.engine.tables import spending
 from torana.store.rows import transcript, usage
 from torana.store.rows import turns as rows
 from torana.store.rows.audit import Act
+from torana.store.rows.session_forks import NewSession, fork
 from torana.store.rows.turns import Ending
 from torana.testing import ScriptedModel
 from torana.tools import ToolContext
@@ -41,6 +42,7 @@ Make = Callable[..., Any]
 Message = Callable[..., Inbound]
 
 DAY = "1000 tokens/day"
+ONE = "1 messages/day"
 
 
 @pytest.fixture
@@ -215,6 +217,28 @@ async def test_refused_retry_leaves_the_turn_failed(
     assert await strict.reader.get(failed.owner, failed.id) == failed
     again = await turns.reader.wait_for_end(await turns.retry(failed.owner, failed.id))
     assert again.state == "failed"
+
+
+async def test_retry_counts_as_a_message_only_in_a_fork(
+    open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database, clock: Make
+) -> None:
+    turns = open_turns(agent=open_agent(ScriptedModel([RuntimeError("broken")], "yes")), budgets=budgets(ONE))
+    failed = await turns.reader.wait_for_end(await turns.accept(message(user="ana")))
+    new = NewSession(
+        session_id="s-copy",
+        channel="copy",
+        at=clock() + timedelta(seconds=1),
+        turn_id=lambda: "t-copy",
+        title_of=str,
+    )
+    await database.run(partial(fork, owner=failed.owner, session_id=failed.session_id, last=None, new=new))
+
+    with pytest.raises(BudgetSpent) as refused:
+        await turns.retry(failed.owner, "t-copy")
+
+    assert "user-messages-day" in str(refused.value.extra)
+    again = await turns.reader.wait_for_end(await turns.retry(failed.owner, failed.id))
+    assert again.state == "completed"
 
 
 LONG = "hello there, " * 30

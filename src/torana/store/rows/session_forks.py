@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
+from torana.messages import Turn
 from torana.store.engine.dialects import Octets
 from torana.store.engine.tables import history, sessions, turns
 from torana.store.rows import sessions as session_rows
@@ -71,6 +72,12 @@ def fork(
     if copies:
         _copy(connection, source, new, copies, places)
     return session_rows.get(connection, owner, new.session_id) or source
+
+
+def is_copied(connection: Connection, turn: Turn) -> bool:
+    """Return whether the turn is a copy in a fork: it is older than its session."""
+    query = sa.select(sessions.c.created_at).where(sessions.c.id == turn.session_id)
+    return connection.execute(query).scalar_one() > turn.created_at
 
 
 def _last_seq(connection: Connection, session_id: str, last: str | None) -> int:

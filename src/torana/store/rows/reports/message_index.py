@@ -21,6 +21,9 @@ from torana.store.engine.tokenizer import TEXT_LIMIT
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+#: The microseconds after the time of a turn in which its number is searched first.
+_WINDOW = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
@@ -50,9 +53,7 @@ def add(connection: Connection, found: Sequence[Words]) -> None:
         row = connection.execute(_PENDING, {"key": one.turn_id}).first()
         if row is None:
             continue
-        number = (row.created_at - _EPOCH) // timedelta(microseconds=1)
-        while connection.execute(_TAKEN, {"number": number}).first() is not None:
-            number += 1
+        number = _free_number(connection, (row.created_at - _EPOCH) // timedelta(microseconds=1))
         connection.execute(_POINT, {"key": one.turn_id, "number": number})
         columns = {"rowid": number, "owner": _token(row.owner), "session": _token(row.session_id)}
         connection.execute(sa.insert(message_words), columns | {"words": one.words})
@@ -104,6 +105,14 @@ def scrub(connection: Connection) -> None:
         connection.exec_driver_sql("INSERT INTO message_words (message_words) VALUES ('optimize')")
 
 
+def _free_number(connection: Connection, number: int) -> int:
+    """Return the number, or a later one if it is taken: the copies of a turn in forks have the turn's time."""
+    while connection.execute(_TAKEN, {"number": number}).first() is not None:
+        # One after another, thousands of copies would take as many statements each.
+        number = connection.execute(_LAST_TAKEN, {"start": number, "end": number + _WINDOW}).scalar_one() + 1
+    return number
+
+
 def _token(text: str) -> str:
     """Return an id as a single search term."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -115,4 +124,7 @@ _PENDING = sa.select(turns.c.owner, turns.c.session_id, turns.c.created_at).wher
     unindexed, turns.c.id == sa.bindparam("key")
 )
 _TAKEN = sa.select(turns.c.id).where(turns.c.words_row == sa.bindparam("number"))
+_LAST_TAKEN = sa.select(sa.func.max(turns.c.words_row)).where(
+    turns.c.words_row >= sa.bindparam("start"), turns.c.words_row < sa.bindparam("end")
+)
 _POINT = sa.update(turns).where(turns.c.id == sa.bindparam("key")).values(words_row=sa.bindparam("number"))
