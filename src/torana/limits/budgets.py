@@ -116,8 +116,8 @@ class Budgets:
         """Count a new turn, and reserve the possible cost of its first model request.
 
         All limits are checked first: a refused message consumes nothing. Raises ``BudgetSpent`` with the names
-        of all violated policies. 0 ``messages`` means a retry of a counted message. ``rates`` are limits that the
-        caller has checked; they are reported together with these.
+        of all violated policies. 0 ``messages`` means a retry of a counted message. ``rates`` are limits that
+        the caller has checked; they are reported together with these.
         """
         at = self._now()
         asked = likely = Amount(messages=messages)

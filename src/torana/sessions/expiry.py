@@ -18,8 +18,8 @@ from torana.store.rows import session_deletion
 #: Seconds between two sweeps.
 _PAUSE = 3_600.0
 
-#: Sessions per query, and sessions and turns per deleting transaction: other transactions wait for it.
-_FOUND, _BATCH, _TURNS = 1_000, 10, 200
+#: Sessions per query, and per deleting transaction: other transactions wait for it.
+_FOUND, _BATCH = 1_000, 10
 
 _log = logging.getLogger(__name__)
 
@@ -59,20 +59,12 @@ class Expiry:
         return gone
 
     async def _delete(self, session_ids: Sequence[str], before: datetime) -> int:
-        work = partial(
-            session_deletion.delete_idle,
-            session_ids=session_ids,
-            before=before,
-            at=self.clock(),
-            most=_TURNS,
-        )
+        work = partial(session_deletion.delete_idle, session_ids=session_ids, before=before, at=self.clock())
         gone = 0
-        while True:
-            deleted = await self.database.run(work)
-            self.forget(deleted.turns)
-            gone += len(deleted.turns)
-            if len(deleted.turns) < _TURNS:
-                return gone
+        while deleted := (await self.database.run(work)).turns:
+            self.forget(deleted)
+            gone += len(deleted)
+        return gone
 
     async def _run_loop(self) -> None:
         while True:

@@ -24,8 +24,6 @@ from torana.store.rows.session_deletion import Deleted
 from torana.store.rows.session_forks import NewSession
 from torana.turns.inbox import Turns
 
-#: Maximum number of turns that a transaction deletes: other transactions wait for it.
-_TURNS = 200
 #: Attempts to cancel the turns of a session before a deletion gives up.
 _ROUNDS = 10
 
@@ -137,7 +135,7 @@ class SessionChanges:
         """
 
         def work(connection: Connection) -> Deleted | None:
-            found = session_deletion.delete_oldest(connection, session.id, at=self.clock(), most=_TURNS)
+            found = session_deletion.delete_oldest(connection, session.id, at=self.clock())
             if found is not None and act is not None and not deleted:
                 record(connection, act, "session.delete", session.id)
             return found

@@ -28,7 +28,7 @@ from torana.store.engine.tables import calls, history, keys, sessions, steps
 from torana.store.engine.tables import turns as turn_rows
 from torana.store.rows import session_deletion
 from torana.testing import ScriptedModel
-from torana.turns import SessionChanges, Turns, outcomes, session_changes
+from torana.turns import SessionChanges, Turns, outcomes
 
 Gateway = tuple[App, httpx2.AsyncClient]
 Start = Callable[..., Awaitable[Gateway]]
@@ -286,9 +286,12 @@ async def test_deleted_session_leaves_only_erased_turns(start: Start):
     assert (await client.get("/v1/turns/turn_unknown")).status_code == 404
 
 
-async def test_long_session_is_deleted_in_several_transactions(start: Start, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("bound", "most", "expected"), [("", 2, [2, 2, 1]), ("_BYTES", 1, [1, 1, 1, 1, 1])])
+async def test_long_session_is_deleted_in_several_transactions(
+    start: Start, monkeypatch: pytest.MonkeyPatch, bound: str, most: int, expected: list[int]
+):
     """Transactions of other users wait for each of them."""
-    monkeypatch.setattr(session_changes, "_TURNS", 2)
+    monkeypatch.setattr(session_deletion, f"_MOST{bound}", most)
     app, client = await start()
     (session_id,) = {await belongs_to(app, owner_of("ana")) for _ in range(5)}
     turns = [turn["id"] for turn in (await client.get("/v1/turns")).json()["items"]]
@@ -304,7 +307,7 @@ async def test_long_session_is_deleted_in_several_transactions(start: Start, mon
     answer = await client.delete(f"/v1/sessions/{session_id}")
 
     assert answer.json() == {"id": session_id, "turns": 5, "idempotencyKeys": 0}
-    assert seen == [2, 2, 1]
+    assert seen == expected
     assert await rows_left(app) == {"sessions": 0, "turns": 0, "history": 0, "steps": 0, "calls": 0}
     for turn_id in turns:
         assert (await client.get(f"/v1/turns/{turn_id}")).json()["code"] == "erased"

@@ -15,12 +15,12 @@ from tests.standins.clock import Clock
 
 from torana.errors import Erased, ModelFailed
 from torana.messages import Inbound, Turn
-from torana.sessions import expiry as session_expiry
 from torana.sessions.expiry import Expiry
 from torana.store.engine.database import Database
 from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.engine.tables import deliveries, sessions, tombstones
 from torana.store.engine.tables import turns as turn_rows
+from torana.store.rows import session_deletion
 from torana.testing import ScriptedModel
 from torana.turns import Turns
 
@@ -70,10 +70,18 @@ async def test_only_sessions_idle_for_longer_are_deleted_and_leave_tombstones(
     assert await expiry.sweep() == 0
 
 
+@pytest.mark.parametrize(("bound", "most", "expected"), [("", 2, [2, 2, 1]), ("_BYTES", 1, [1, 1, 1, 1, 1])])
 async def test_long_sessions_are_deleted_in_several_transactions(
-    turns: Turns, say: Say, database: Database, moving: Clock, monkeypatch: pytest.MonkeyPatch
+    turns: Turns,
+    say: Say,
+    database: Database,
+    moving: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+    most: int,
+    expected: list[int],
 ) -> None:
-    monkeypatch.setattr(session_expiry, "_TURNS", 2)
+    monkeypatch.setattr(session_deletion, f"_MOST{bound}", most)
     for channel in ("a", "a", "a", "b", "b"):
         await say(turns, channel=channel)
     moving.now += timedelta(days=31)
@@ -81,7 +89,7 @@ async def test_long_sessions_are_deleted_in_several_transactions(
     expiry = expiry_of(database, moving, lambda turn_ids: forgotten.append(len(turn_ids)))
 
     assert await expiry.sweep() == 5
-    assert forgotten == [2, 2, 1]
+    assert forgotten == expected
     assert await channels(database) == []
 
 
@@ -163,7 +171,8 @@ async def test_expired_sessions_are_deleted_in_small_transactions(path: Path, mo
     moving.now += timedelta(days=31)
     forgotten: list[str] = []
     assert await expiry_of(database, moving, forgotten.extend).sweep() == 25
-    assert database.runs == 1 + 3 + 1  # one read, three batches of at most ten, and one read that finds nothing
+    # A read, three batches of at most ten with a second look at each, and a read that finds nothing.
+    assert database.runs == 1 + 3 * 2 + 1
     assert len(set(forgotten)) == 25
     left = await database.run(lambda c: c.execute(sa.select(sa.func.count()).select_from(tombstones)).scalar())
     assert left == 25

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from torana.messages import EVERYONE
@@ -47,12 +48,14 @@ def index(engine: Engine, ids: list[str]) -> int:
     """Index turns; return the number of statements."""
     statements: list[str] = []
 
-    def count(*arguments: Any) -> None:
-        statements.append(arguments[2])
-
     with engine.begin() as connection:
-        sa.event.listen(connection, "before_cursor_execute", count)
+
+        @event.listens_for(connection, "before_cursor_execute")
+        def note(*arguments: Any) -> None:
+            statements.append(arguments[2])
+
         message_index.add(connection, [Words(turn_id=each, words="zebra") for each in ids])
+        event.remove(connection, "before_cursor_execute", note)
     return len(statements)
 
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from torana.errors import SessionBusy
+from torana.store.engine.dialects import Octets
 from torana.store.engine.tables import (
     approvals,
     attachments,
@@ -28,6 +29,10 @@ from torana.store.engine.tables import (
 )
 from torana.store.rows import schedules
 from torana.store.rows.reports import message_index
+
+#: Limits on the turns and their bytes that a transaction deletes: other transactions wait for it.
+_MOST = 200
+_MOST_BYTES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +57,14 @@ def delete(connection: Connection, owner: str, session_id: str, *, at: datetime)
     return _delete(connection, [session_id], at)
 
 
-def delete_oldest(connection: Connection, session_id: str, *, at: datetime, most: int) -> Deleted | None:
-    """Delete the oldest turns of a session, at most ``most``; None if it has no more than that.
+def delete_oldest(connection: Connection, session_id: str, *, at: datetime) -> Deleted | None:
+    """Delete as many of the oldest turns of a session as one transaction may; None if it may delete them all.
 
     Raises ``SessionBusy``, and deletes nothing, if a turn has not ended.
     """
     _check_idle(connection, session_id)
-    own = sa.select(turns.c.id).where(turns.c.session_id == session_id).order_by(turns.c.seq)
-    found = connection.execute(own.limit(most + 1)).scalars().all()
-    if len(found) <= most:
-        return None
-    return delete_turns(connection, turns.c.id.in_(found[:most]), at)
+    found, are_all = _oldest(connection, turns.c.session_id == session_id)
+    return None if are_all else delete_turns(connection, turns.c.id.in_(found), at)
 
 
 def _check_idle(connection: Connection, session_id: str) -> None:
@@ -78,19 +80,30 @@ def idle(connection: Connection, before: datetime, *, limit: int) -> list[str]:
 
 
 def delete_idle(
-    connection: Connection, session_ids: Sequence[str], before: datetime, *, at: datetime, most: int
+    connection: Connection, session_ids: Sequence[str], before: datetime, *, at: datetime
 ) -> Deleted:
-    """Delete the oldest turns of the sessions that are still idle, at most ``most``.
+    """Delete the oldest turns of the sessions that are still idle, and with the last turns the sessions.
 
-    If the sessions have fewer turns, they are deleted too.
+    To delete all of them, call it until it deletes no turn.
     """
     still = sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids), _idle_since(before))
     idle_ids = connection.execute(still).scalars().all()
-    own = sa.select(turns.c.id).where(turns.c.session_id.in_(idle_ids))
-    found = connection.execute(own.order_by(turns.c.session_id, turns.c.seq).limit(most)).scalars().all()
-    if len(found) < most:
-        return _delete(connection, idle_ids, at)
-    return delete_turns(connection, turns.c.id.in_(found), at)
+    found, are_all = _oldest(connection, turns.c.session_id.in_(idle_ids))
+    return _delete(connection, idle_ids, at) if are_all else delete_turns(connection, turns.c.id.in_(found), at)
+
+
+def _oldest(connection: Connection, which: sa.ColumnElement[bool]) -> tuple[list[str], bool]:
+    """Return the oldest turns that one transaction may delete, at least one, and whether they are all."""
+    query = sa.select(turns.c.id, _SIZE.label("size")).where(which).order_by(turns.c.session_id, turns.c.seq)
+    ids: list[str] = []
+    total = 0
+    with connection.execute(query, execution_options={"yield_per": 10}) as found:
+        for row in found:
+            total += row.size
+            if ids and (len(ids) >= _MOST or total > _MOST_BYTES):
+                return ids, False
+            ids.append(row.id)
+    return ids, True
 
 
 def is_erased(connection: Connection, owner: str, turn_id: str) -> bool:
@@ -128,3 +141,17 @@ def _delete(connection: Connection, session_ids: Sequence[str], at: datetime) ->
     deleted = delete_turns(connection, turns.c.session_id.in_(session_ids), at)
     connection.execute(sa.delete(sessions).where(sessions.c.id.in_(session_ids)))
     return deleted
+
+
+def bytes_of(column: sa.Column[bytes]) -> sa.ColumnElement[int]:
+    """Return the bytes of a column in the rows of a turn, such as its history."""
+    sizes = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(column)), 0))
+    return sizes.where(column.table.c.turn_id == turns.c.id).scalar_subquery()
+
+
+#: The bytes of a turn's content and reply.
+SAID = Octets(turns.c.content + sa.func.coalesce(turns.c.reply, ""))
+#: The bytes of a turn with its related rows. Deliveries repeat the reply.
+_SIZE = 2 * SAID + sum(
+    map(bytes_of, (history.c.body, steps.c.body, calls.c.result, attachments.c.body, approvals.c.arguments))
+)

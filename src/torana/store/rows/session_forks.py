@@ -12,9 +12,9 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import ChannelTaken, Conflict, NotEnded, NotFound
 from torana.messages import Turn
-from torana.store.engine.dialects import Octets
 from torana.store.engine.tables import history, sessions, turns
 from torana.store.rows import sessions as session_rows
+from torana.store.rows.session_deletion import SAID, bytes_of
 
 #: Limits on the copied turns and their bytes: they bound the time of the transaction and the growth of the
 #: file.
@@ -188,12 +188,8 @@ _SESSION_OF = sa.select(sessions.c.id).where(
 )
 _INSERT_SESSION = sa.insert(sessions)
 
-_said = turns.c.content + sa.func.coalesce(turns.c.reply, "")
-_kept = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(history.c.body)), 0)).where(
-    history.c.turn_id == turns.c.id
-)
 #: The bytes of a turn's content, reply and history.
-_SIZE = Octets(_said) + _kept.scalar_subquery()
+_SIZE = SAID + bytes_of(history.c.body)
 #: The columns that differ in a copied turn.
 _OF_THE_COPY: dict[str, sa.ColumnElement[Any]] = {
     "id": sa.bindparam("new", type_=sa.Text),
