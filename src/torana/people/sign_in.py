@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from torana.errors import ScopeMissing, Unauthorized, WrongUser
+from torana.errors import Conflict, ScopeMissing, Unauthorized, WrongUser
 from torana.messages import Principal, Scope, new_id, utc_now
 from torana.people.tokens import (
     PREFIX,
@@ -22,7 +22,7 @@ from torana.people.tokens import (
     digest_of,
     new_secret,
 )
-from torana.store.engine.database import Database
+from torana.store.engine.database import Connection, Database
 from torana.store.rows import tokens as rows
 from torana.store.rows.audit import Act
 from torana.store.rows.tokens import SignInCode, Token
@@ -35,6 +35,9 @@ LABEL = "Sign-in"
 
 #: Maximum number of open codes of one principal; a newer code replaces the oldest.
 _OPEN = 10
+#: Maximum number of sign-ins of which each was created with the token of the one before. Every request follows
+#: them back to the first token, whose limits apply.
+_IN_A_ROW = 10
 _CODE = re.compile(rf"{CODE_PREFIX}[A-Za-z0-9_-]{{43}}")
 
 
@@ -65,7 +68,8 @@ class SignIns:
     async def create(self, new: NewCode, creator: Principal, *, act: Act) -> IssuedCode:
         """Create a code for a token with at most the creator's rights.
 
-        Raises ``ScopeMissing``, ``WrongUser``, and ``InvalidField`` for invalid properties.
+        Raises ``ScopeMissing``, ``WrongUser``, ``InvalidField`` for invalid properties, and ``Conflict`` for a
+        creator that is the last of too many sign-ins in a row.
         """
         _check_user(new, creator)
         user = creator.user if new.user is None else new.user
@@ -82,7 +86,14 @@ class SignIns:
             created_at=now,
             expires_at=now + CODE_LIFE,
         )
-        work = partial(rows.create_code, code=code, digest=digest_of(secret), most=_OPEN, act=act)
+
+        def work(connection: Connection) -> None:
+            if creator.token_id and rows.count_sign_ins(connection, creator.token_id) >= _IN_A_ROW:
+                raise Conflict(
+                    f"{_IN_A_ROW} sign-ins in a row created the token; create the code with an earlier token."
+                )
+            rows.create_code(connection, code, digest=digest_of(secret), most=_OPEN, act=act)
+
         await self._database.run(work)
         return IssuedCode(code=code, secret=secret)
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import RowMapping
 from tests.conftest import START
 from tests.standins.clock import Clock
 
-from torana.errors import InvalidField, ScopeMissing, Unauthorized, WrongUser
+from torana.errors import Conflict, InvalidField, ScopeMissing, Unauthorized, WrongUser
 from torana.messages import SCOPES, Principal, Scope
 from torana.people.sign_in import NewCode, SignIns
 from torana.people.tokens import NewToken, Tokens
@@ -56,6 +56,12 @@ async def holder(tokens: Tokens, new: NewToken) -> tuple[str, Principal]:
     principal = await tokens.authenticate(issued.secret)
     assert principal is not None
     return issued.token.id, principal
+
+
+async def signed_in_with(tokens: Tokens, secret: str) -> Principal:
+    principal = await tokens.authenticate(secret)
+    assert principal is not None
+    return principal
 
 
 async def test_code_creates_one_token_with_its_properties(
@@ -170,6 +176,20 @@ async def test_token_of_a_sign_in_has_the_rules_of_its_creator(sign_ins: SignIns
     assert (signed_in.token, signed_in.token_id) == (root, issued.token.id)
     again = await sign_ins.sign_in(await code(sign_ins, creator=signed_in), act=ACT)
     assert await tokens.root(again.token.id) == root
+
+
+async def test_ten_sign_ins_in_a_row_create_no_code(sign_ins: SignIns, tokens: Tokens):
+    """Every request of a token follows its sign-ins back to the first."""
+    _, creator = await holder(tokens, NewToken())
+    for _ in range(10):
+        issued = await sign_ins.sign_in(await code(sign_ins, creator=creator), act=ACT)
+        creator = await signed_in_with(tokens, issued.secret)
+    assert creator.token_id is not None
+    rotated = await tokens.rotate(creator.token_id, overlap=HOUR, act=ACT)
+
+    for last in (creator, await signed_in_with(tokens, rotated.secret)):
+        with pytest.raises(Conflict):
+            await code(sign_ins, creator=last)
 
 
 async def test_sign_in_ends_with_the_token_that_created_it(sign_ins: SignIns, tokens: Tokens, clock: Clock):

@@ -41,7 +41,7 @@ async def me(request: Request) -> MeBody:
     responses=problem_responses(
         {
             403: "The token lacks one of the wanted scopes, or may not name this user.",
-            409: _NOT_NEEDED,
+            409: f"{_NOT_NEEDED} Or ten sign-ins in a row created the token.",
             429: RATE_LIMITED,
         },
         reads_body=True,

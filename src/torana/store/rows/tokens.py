@@ -181,6 +181,11 @@ def create_code(connection: Connection, code: SignInCode, *, digest: bytes, most
     record(connection, act, "sign_in_code.create", code.id, user=code.user, scopes=sorted(code.scopes))
 
 
+def count_sign_ins(connection: Connection, token_id: str) -> int:
+    """Return the number of sign-ins in a row that led to the token: 0 for one that no code created."""
+    return connection.execute(_SIGN_INS, {"id": token_id}).scalar_one()
+
+
 def find_code(connection: Connection, digest: bytes, *, now: datetime) -> SignInCode | None:
     """Return the open code with a digest; the code stays open."""
     row = connection.execute(_CODE, {"digest": digest}).mappings().first()
@@ -266,12 +271,23 @@ def _scopes(row: RowMapping) -> frozenset[Scope]:
     return cast("frozenset[Scope]", frozenset(row["scopes"].split()))
 
 
-def _root_token_query() -> sa.Select[str]:
+def _chain_query() -> sa.CTE:
+    """Return the query for a token and the tokens before it, which it replaced or whose codes created it."""
     before = sa.func.coalesce(tokens.c.replaces, tokens.c.issued_by).label("before")
-    ids = sa.select(tokens.c.id, before)
+    ids = sa.select(tokens.c.id, before, tokens.c.issued_by)
     chain = ids.where(tokens.c.id == sa.bindparam("id")).cte("chain", recursive=True)
-    chain = chain.union(ids.join(chain, tokens.c.id == chain.c.before))
+    return chain.union(ids.join(chain, tokens.c.id == chain.c.before))
+
+
+def _root_token_query() -> sa.Select[str]:
+    chain = _chain_query()
     return sa.select(chain.c.id).where(chain.c.before.is_(None))
+
+
+def _sign_ins_query() -> sa.Select[int]:
+    chain = _chain_query()
+    # A rotation copies the creator of the token that it replaces.
+    return sa.select(sa.func.count()).select_from(chain).where(chain.c.issued_by == chain.c.before)
 
 
 def _issued_tokens_query() -> sa.Select[str]:
@@ -285,6 +301,7 @@ def _issued_tokens_query() -> sa.Select[str]:
 # Built once, because every request uses them: SQLAlchemy then finds the compiled SQL faster.
 _BY_DIGEST = sa.select(tokens).where(tokens.c.digest == sa.bindparam("digest"))
 _ROOT = _root_token_query()
+_SIGN_INS = _sign_ins_query()
 _CHANGE = sa.update(tokens).where(tokens.c.id == sa.bindparam("key"))
 _ISSUED = _issued_tokens_query()
 _SHORTEN_ISSUED = (
