@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.attacks.conftest import GatewayProcess
 
-from torana.testing.openai_server import OpenAIStandIn
+from torana.testing.openai_server import ChatRequest, OpenAIStandIn
 
 _TOKEN = "0123456789abcdef0123456789"
 _FORKS = 1_000
@@ -32,6 +32,10 @@ def test_search_of_many_forks_costs_less_than_the_forks(new_gateway: Callable[..
     assert searched - forked < (forked - before) / 2
 
 
+def _answer_long(_: ChatRequest) -> str:
+    return _LONG_REPLY
+
+
 def test_deletion_of_a_session_with_long_replies_takes_small_transactions(
     new_gateway: Callable[..., GatewayProcess], new_model: Callable[..., OpenAIStandIn]
 ) -> None:
@@ -40,16 +44,16 @@ def test_deletion_of_a_session_with_long_replies_takes_small_transactions(
         gateway_token=_TOKEN,
         model="openai-chat:stand-in",
         model_api_key="none",
-        model_base_url=new_model(reply=lambda _: _LONG_REPLY).url,
+        model_base_url=new_model(reply=_answer_long).url,
     )
     gateway.start()
     [mallory] = gateway.create_tokens("mallory", operator=_TOKEN)
     log = gateway.data_dir / "torana.db-wal"
     with gateway.client(token=mallory) as client:
-        for number in range(30):
-            reply = client.post("/message", json={"content": f"message {number}", "channelId": "long"}).json()
+        bodies = [{"content": f"message {number}", "channelId": "long"} for number in range(30)]
+        replies = [client.post("/message", json=body).json() for body in bodies]
         before = log.stat().st_size
-        deleted = client.delete(f"/v1/sessions/{reply['sessionId']}").json()
+        deleted = client.delete(f"/v1/sessions/{replies[-1]['sessionId']}").json()
 
     assert deleted["turns"] == 30
     assert log.stat().st_size < before + 2 * 2**20

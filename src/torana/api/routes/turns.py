@@ -181,7 +181,8 @@ async def cancel_turn(request: Request, turn_id: Id) -> TurnBody:
         }
     ),
     summary="Retry a failed turn; settled steps are not repeated",
-    description="Counts as a message for the rate limits.",
+    description="Counts as a message for the rate limits. The copy of a failed turn in a fork starts from the "
+    "beginning, and also counts for the budgets of messages.",
 )
 async def retry_turn(request: Request, turn_id: Id) -> TurnBody:
     services = services_of(request)
