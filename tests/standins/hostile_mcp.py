@@ -55,6 +55,8 @@ class Hostile:
         self.calls = 0
         #: The ids after which streams were opened by GET.
         self.streams: list[str] = []
+        #: The cookies of the requests with a stream as their response.
+        self.cookies: list[str | None] = []
 
     def answers(self, message: dict[str, Any]) -> Iterator[dict[str, Any] | bytes]:
         """Return the responses to a message: messages, and invalid bytes."""
@@ -247,9 +249,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, f"id: {event}\nretry: 0\ndata:\n\n".encode(), {"Content-Type": "text/event-stream"})
 
     def _stream(self, message: dict[str, Any]) -> None:
+        self.hostile.cookies.append(self.headers.get("Cookie"))
         self.send_response(200)
         if self.hostile.trick == "parameters":
             self.send_header("Content-Type", 'text/event-stream;x="' + ";" * 90_000)
+            self.send_header("Set-Cookie", "a=b;" * 1_000)
             self.send_header("Set-Cookie2", "a;" * 1_000)
         else:
             self.send_header("Content-Type", "text/event-stream")

@@ -30,6 +30,7 @@ from torana.models.event_weights import (
     Pace,
 )
 from torana.telemetry import MASK
+from torana.web.cookies import refuse_cookies
 
 if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
@@ -134,6 +135,7 @@ def _hooked(client: Any, max_bytes: int, pace: Pace, *, uses_sdk: bool) -> Any:
             response.stream, keys, size=_Size(max_bytes), weights=weights, pace=pace
         )
 
+    client.cookies = refuse_cookies()
     client.event_hooks["request"].append(ask_uncompressed)
     client.event_hooks["response"].append(bound)
     return client

@@ -8,6 +8,7 @@ import json
 import weakref
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
+from http import cookiejar
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -143,6 +144,28 @@ async def test_parameters_of_the_content_type_are_not_parsed(library: Any, statu
 
     assert response.headers["content-type"] == "text/event-stream"
     assert response.text == "xxx"
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+async def test_cookies_are_neither_parsed_nor_sent_back(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request compares all cookies, and a server can send thousands with each response."""
+    parsed: list[object] = []
+    monkeypatch.setattr(cookiejar, "parse_ns_headers", parsed.append)
+    requests: list[Any] = []
+
+    def answer(request: Any) -> Any:
+        requests.append(request)
+        return library.Response(200, headers=[("Set-Cookie", f"a{n}=b") for n in range(3)], content=pieces(3))
+
+    provider: Any = Owner(lambda: library.AsyncClient(transport=library.MockTransport(answer)))
+    bound_http(provider, max_bytes=10)
+
+    async with provider._own_http_client as client:
+        for _ in range(2):
+            await client.get("http://localhost")
+
+    assert parsed == []
+    assert [request.headers.get("Cookie") for request in requests] == [None, None]
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])

@@ -44,6 +44,7 @@ from torana.connectors.transport import markup
 from torana.connectors.transport.concurrency import concurrently
 from torana.connectors.transport.parsing import parse_alone
 from torana.connectors.transport.splitting import utf16_length
+from torana.web.cookies import refuse_cookies
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ class Telegram(Connector[TelegramSettings]):
             write_timeout=_CALL_TIMEOUT,
             connect_timeout=_CALL_TIMEOUT,
             pool_timeout=_CALL_TIMEOUT,
-            httpx_kwargs={"verify": context},
+            httpx_kwargs={"verify": context, "cookies": refuse_cookies()},
         )
         self._bot = Bot(
             self._secret,
@@ -172,7 +173,7 @@ class Telegram(Connector[TelegramSettings]):
             request=self._request,
             get_updates_request=self._request,
         )
-        self._downloads = httpx2.AsyncClient(verify=context, timeout=_CALL_TIMEOUT)
+        self._downloads = httpx2.AsyncClient(verify=context, timeout=_CALL_TIMEOUT, cookies=refuse_cookies())
 
     @property
     def credentials(self) -> str:

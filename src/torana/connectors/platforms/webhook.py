@@ -40,6 +40,7 @@ from torana.connectors.base import (
     Sender,
 )
 from torana.connectors.transport.hooked import parse_hook_body
+from torana.web.cookies import refuse_cookies
 
 _TIMEOUT = 30.0
 #: Maximum length, in bytes, of an id that a program chooses.
@@ -159,7 +160,8 @@ class Webhook(Connector[WebhookSettings]):
         """Accept calls until cancelled; there is no connection."""
         # Unencrypted replies stay on this machine, so no proxy is used for them.
         secure = (self.settings.reply_url or "").startswith("https:")
-        async with httpx2.AsyncClient(timeout=_TIMEOUT, trust_env=secure) as self._client:
+        client = httpx2.AsyncClient(timeout=_TIMEOUT, trust_env=secure, cookies=refuse_cookies())
+        async with client as self._client:
             self._sink = sink
             try:
                 sink.ready()

@@ -21,6 +21,7 @@ from torana.connectors.transport.http import (
     translate_errors,
 )
 from torana.supervision import cancel_with_grace
+from torana.web.cookies import refuse_cookies
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ class AppClient(ABC):
 
     def client(self) -> httpx2.AsyncClient:
         """Return a new HTTP client; the caller closes it."""
-        return httpx2.AsyncClient(base_url=self._base_url, timeout=_SECONDS)
+        return httpx2.AsyncClient(base_url=self._base_url, timeout=_SECONDS, cookies=refuse_cookies())
 
     async def call(
         self, http: httpx2.AsyncClient, method: str, path: str, body: object = None

@@ -24,6 +24,7 @@ from torana.connectors.base import (
 from torana.connectors.transport.concurrency import concurrently
 from torana.connectors.transport.parsing import parse_alone
 from torana.json_bounds import has_more_values
+from torana.web.cookies import refuse_cookies
 
 _TIMEOUT = 30.0
 #: Maximum number of JSON values in a call.
@@ -85,7 +86,9 @@ class HookedConnector(Connector[S]):
             "Authorization": f"Bearer {self._access_token}",
             "Accept-Encoding": "identity",  # limits on received bytes also limit the decoded content
         }
-        return httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, limits=self.limits)
+        return httpx2.AsyncClient(
+            headers=headers, timeout=_TIMEOUT, limits=self.limits, cookies=refuse_cookies()
+        )
 
     async def hook(self, request: HookRequest) -> HookResponse:
         """Process the messages of a signed call in order; a repeated message has the same id."""

@@ -17,6 +17,7 @@ from torana.json_bounds import count_values
 from torana.tools.mcp.entries import Server
 from torana.tools.mcp.sanitize import replace_lone_surrogates
 from torana.tools.mcp.throttle import MESSAGE_LIMIT, TOO_MANY_VALUES, VALUES_LIMIT, Throttle
+from torana.web.cookies import refuse_cookies
 
 Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
 
@@ -49,6 +50,7 @@ async def open_http(server: Server) -> AsyncGenerator[Streams]:
     client = httpx2.AsyncClient(
         headers={**headers, "Accept-Encoding": "identity"},
         timeout=httpx2.Timeout(_CONNECT_TIMEOUT, read=None),
+        cookies=refuse_cookies(),
         transport=_Bounded(),
         trust_env=False,  # do not use .netrc
     )
@@ -78,11 +80,9 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             raise httpx2.DecodingError("the response is compressed without request", request=request)
-        # The standard library parses the rest of these headers, which may take seconds. Events are always
-        # UTF-8, and `Set-Cookie2` is obsolete.
+        # The standard library parses the rest of this header, which may take seconds. Events are always UTF-8.
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         response.headers["content-type"] = kind
-        response.headers.pop("set-cookie2", None)
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - this transport's type
         bounded = _Events if kind == "text/event-stream" else _Document
         response.stream = bounded(response.stream, self._throttle)
