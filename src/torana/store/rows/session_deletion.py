@@ -94,7 +94,9 @@ def delete_idle(
 
 def _oldest(connection: Connection, which: sa.ColumnElement[bool]) -> tuple[list[str], bool]:
     """Return the oldest turns that one transaction may delete, at least one, and whether they are all."""
-    query = sa.select(turns.c.id, _SIZE.label("size")).where(which).order_by(turns.c.session_id, turns.c.seq)
+    in_order = sa.select(turns.c.id, _SIZE.label("size")).where(which).order_by(turns.c.session_id, turns.c.seq)
+    # PostgreSQL may sort the turns, and would compute the sizes of all of them.
+    query = in_order.limit(_MOST + 1)
     ids: list[str] = []
     total = 0
     with connection.execute(query, execution_options={"yield_per": 10}) as found:
