@@ -189,6 +189,6 @@ class ReplicaWatch:
             self._activity.receive(announcement.activity)
             return
         if announcement.is_first:
-            self._runner.live.activity.reset()
+            self._activity.begin()
         if not announcement.session or self._runner.live.has_session(announcement.session):
             self._announced.set()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.turns.conftest import OpenReplica, Replica
@@ -51,10 +53,17 @@ async def listen(*replicas: Replica) -> None:
     for one in replicas:
         for other in replicas:
             if other is not one:
-                await _until_heard(one, other)
+                await until_heard(one, other)
 
 
-async def _until_heard(speaker: Replica, listener: Replica) -> None:
+def expire_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time pass for which the requests of other replicas hold."""
+    now = time.monotonic() + 60
+    monkeypatch.setattr("torana.turns.events.activity_sharing.time", SimpleNamespace(monotonic=lambda: now))
+
+
+async def until_heard(speaker: Replica, listener: Replica) -> None:
+    """Wait until the listener shows an event of the speaker."""
     following = asyncio.create_task(follow(listener))
     while not following.done():
         speaker.turns.live.activity.publish(_LAST, None, {})
@@ -117,6 +126,35 @@ async def test_events_that_cannot_be_announced_are_a_reset(
         for _ in range(events):
             first.turns.live.activity.publish("turn.started", None, {"channelId": "c" * size})
         assert (await anext(shown)).type == "reset"
+
+
+async def test_events_are_announced_only_while_another_replica_has_readers(
+    open_replica: OpenReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await open_replica(), await open_replica()
+    await until_heard(second, first)
+    expire_requests(monkeypatch)
+    announcements = second.database.announcements
+    assert announcements
+
+    async with aclosing(announcements()) as announced, asyncio.timeout(_PATIENCE):
+        await anext(announced)
+        first.turns.live.activity.publish("turn.started", None, {"turnId": "withheld"})
+        following = asyncio.create_task(follow(second))
+        assert (await anext(announced)).activity == '[["reset",null,{}]]'
+        first.turns.live.activity.publish(_LAST, None, {})
+        assert [event.type for event in await following] == ["reset"]
+
+
+async def test_reader_receives_no_reset_while_requests_hold(open_replica: OpenReplica) -> None:
+    first, second = await open_replica(), await open_replica()
+    await listen(first, second)
+
+    shown = await followed(
+        second, lambda: first.turns.live.activity.publish("turn.started", None, {}), end=first
+    )
+
+    assert shown == ["turn.started"]
 
 
 @pytest.mark.parametrize(

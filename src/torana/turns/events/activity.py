@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
@@ -52,6 +53,9 @@ class Activity:
         self._last = 0
         self._more = asyncio.Event()
         self._closed = False
+        self._readers = 0
+        #: Set while there are readers.
+        self.followed = asyncio.Event()
         #: Called with each event of this process.
         self.on_publish: Callable[[ActivityEvent], None] | None = None
 
@@ -86,24 +90,36 @@ class Activity:
         slow also receives a ``reset``: it has missed events.
         """
         position = self._position(after)
-        while True:
-            first = self._last - len(self._events) + 1
-            if position is None or position < first - 1:
-                position = self._last
-                yield ActivityEvent(id=self._id(position), type="reset", owner=None, data={})
-            elif position < self._last:
-                event = self._events[position + 1 - first]
-                position += 1
-                if view in (EVERYONE, event.owner):
-                    yield event
-            elif self._closed:
-                return
-            else:
-                await self._more.wait()
+        with self._reading():
+            while True:
+                first = self._last - len(self._events) + 1
+                if position is None or position < first - 1:
+                    position = self._last
+                    yield ActivityEvent(id=self._id(position), type="reset", owner=None, data={})
+                elif position < self._last:
+                    event = self._events[position + 1 - first]
+                    position += 1
+                    if view in (EVERYONE, event.owner):
+                        yield event
+                elif self._closed:
+                    return
+                else:
+                    await self._more.wait()
 
     def close(self) -> None:
         self._closed = True
         self._wake()
+
+    @contextmanager
+    def _reading(self) -> Generator[None]:
+        self._readers += 1
+        self.followed.set()
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if not self._readers:
+                self.followed.clear()
 
     def _id(self, number: int) -> str:
         return f"{self._process}-{number}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast, get_args
@@ -24,6 +25,12 @@ _PENDING = 1_000
 #: Seconds between two attempts while the database fails.
 _RETRY = 1.0
 
+#: An announcement without events asks the other replicas to announce theirs.
+_REQUEST = "[]"
+
+#: Seconds between two requests of a replica that has readers, and for which a request holds.
+_ASK, _HOLD = 10.0, 30.0
+
 _TYPES = frozenset(get_args(ActivityType))
 
 _log = logging.getLogger(__name__)
@@ -37,8 +44,8 @@ _RESET: _Entry = ("reset", None, {})
 class ActivitySharing:
     """Announces the events of this replica, and adds those of other replicas to its activity.
 
-    Events are announced in their order, about 0.1 seconds late. A ``reset`` replaces events that could not be
-    announced.
+    Events are announced only while another replica has readers. They are announced in their order, about 0.1
+    seconds late. A ``reset`` replaces events that were not announced, or could not be.
     """
 
     def __init__(self, *, database: Database, activity: Activity) -> None:
@@ -46,21 +53,36 @@ class ActivitySharing:
         self._activity = activity
         self._pending: list[_Entry] = []
         self._due = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        #: The monotonic time until which another replica wants the events.
+        self._wanted_until = 0.0
+        #: Events were not announced because no replica wanted them.
+        self._withheld = False
 
     def start(self) -> None:
         self._activity.on_publish = self._add
-        self._task = asyncio.create_task(self._keep_sending(), name="activity")
+        self._tasks = [
+            asyncio.create_task(self._keep_sending(), name="activity"),
+            asyncio.create_task(self._keep_asking(), name="activity requests"),
+        ]
 
     async def stop(self) -> None:
         """Announce the last events."""
-        if self._task is not None:
-            await end_task(self._task)
+        for task in self._tasks:
+            await end_task(task)
+        if self._tasks:
             await self._send()
 
-    def receive(self, events: str) -> None:
-        """Add the events of another replica's announcement. An announcement without events is ignored."""
-        for type_, owner, data in _read(events):
+    def begin(self) -> None:
+        """Continue after a time without announcements: requests of other replicas and events may be missing."""
+        self._activity.reset()
+        self._note_request()
+
+    def receive(self, text: str) -> None:
+        """Follow another replica's request, or add the events of its announcement."""
+        if text == _REQUEST:
+            self._note_request()
+        for type_, owner, data in _read(text):
             if type_ == "reset":
                 self._activity.reset()
             else:
@@ -72,7 +94,17 @@ class ActivitySharing:
         self._pending = [_RESET]
         self._due.set()
 
+    def _note_request(self) -> None:
+        self._wanted_until = time.monotonic() + _HOLD
+        if self._withheld:
+            self._withheld = False
+            self._pending = [_RESET]
+            self._due.set()
+
     def _add(self, event: ActivityEvent) -> None:
+        if time.monotonic() > self._wanted_until:
+            self._withheld = True
+            return
         if len(self._pending) >= _PENDING:
             self._pending = [_RESET]
         else:
@@ -86,23 +118,32 @@ class ActivitySharing:
             if not await self._send():
                 await asyncio.sleep(_RETRY)
 
+    async def _keep_asking(self) -> None:
+        while True:
+            await self._activity.followed.wait()
+            announced = await self._announce([_REQUEST])
+            await asyncio.sleep(_ASK if announced else _RETRY)
+
     async def _send(self) -> bool:
         """Announce the pending events; return False if the database failed."""
         self._due.clear()
         pending, self._pending = self._pending, []
-        if not pending:
-            return True
-        try:
-            await self._database.read(partial(announce_activity, texts=list(_write(pending))))
-        except StoreUnavailable:
-            pass
-        except Exception:  # noqa: BLE001 - later events must be announced
-            _log.exception("activity_not_announced")
-        else:
+        if not pending or await self._announce(list(_write(pending))):
             return True
         self._pending = [_RESET]
         self._due.set()
         return False
+
+    async def _announce(self, texts: Sequence[str]) -> bool:
+        """Return False if the database failed."""
+        try:
+            await self._database.read(partial(announce_activity, texts=texts))
+        except StoreUnavailable:
+            return False
+        except Exception:  # noqa: BLE001 - later events must be announced
+            _log.exception("activity_not_announced")
+            return False
+        return True
 
 
 def _write(events: Sequence[_Entry]) -> Generator[str]:
