@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torana.errors import Conflict, Erased, NotFound, StoreUnavailable
 from torana.people.shared_erasures import SharedErasures
 from torana.store.backup import erasure
-from torana.store.backup.erasure import Counts, ErasedUser
+from torana.store.backup.erasure import Counts, ErasedTurns, ErasedUser
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.postgres import erasures
 from torana.store.rows.audit import Act
@@ -66,7 +66,8 @@ class Erasure:
     """Erases users. Afterwards no file of the data directory contains a text of the user.
 
     The exceptions are files that MCP servers have written into their home directories. The rows are deleted in
-    one transaction with the entry in the audit record. The steps after it can be repeated by erasing again.
+    one transaction with the entry in the audit record. If there are many turns, transactions before it delete
+    the most, and the first is recorded too. An interrupted erasure is completed by erasing again.
     """
 
     database: Database
@@ -99,21 +100,32 @@ class Erasure:
 
     async def _delete(self, user: str, act: Act) -> ErasedUser:
         revoked = await self.database.run(partial(erasure.revoke_tokens, user=user, act=act))
+        earlier: list[ErasedTurns] = []
         work: Callable[[Connection], ErasedUser | None] = partial(
-            erasure.erase, user=user, act=act, tokens_revoked=revoked
+            erasure.erase, user=user, act=act, earlier=earlier, tokens_revoked=revoked
         )
         if self.database.records_erasures:
             work = erasures.with_erasure(work, user, act.at)
         for _ in range(_ROUNDS):
             turns = await self.database.run(partial(erasure.unfinished_turns, user=user))
             await asyncio.gather(*(self._cancel(owner, turn_id) for owner, turn_id in turns))
+            await self._delete_turns(user, act, earlier)
             deleted = await self.database.run(work)
             if deleted is not None:
                 return deleted
         raise Conflict(
-            "Messages of the user keep arriving, so no data was erased. The user's tokens are "
+            "Messages of the user keep arriving, so not all data could be erased. The user's tokens are "
             "revoked. Stop the client that sends the messages, and erase again."
         )
+
+    async def _delete_turns(self, user: str, act: Act, deleted: list[ErasedTurns]) -> None:
+        """Delete turns until a transaction can delete the others, and add what is deleted to ``deleted``."""
+        while True:
+            work = partial(erasure.erase_some_turns, user=user, act=act, is_first=not deleted)
+            part = await self.database.run(work)
+            if part is None:
+                return
+            deleted.append(part)
 
     async def _cancel(self, owner: str, turn_id: str) -> None:
         with suppress(NotFound, Erased):  # its session was deleted meanwhile

@@ -157,8 +157,11 @@ class SessionChanges:
 
 
 def _sum(deleted: Sequence[Deleted]) -> Deleted:
-    turns = [turn for one in deleted for turn in one.turns]
-    return Deleted(turns=turns, keys=sum(one.keys for one in deleted))
+    return Deleted(
+        turns=[turn for one in deleted for turn in one.turns],
+        sessions={session for one in deleted for session in one.sessions},
+        keys=sum(one.keys for one in deleted),
+    )
 
 
 def _require_session(row: Mapping[Any, Any] | None, session_id: str) -> Session:

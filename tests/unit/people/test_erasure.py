@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -28,6 +29,7 @@ from torana.store.backup.erasure import erase
 from torana.store.engine.database import Database
 from torana.store.engine.sqlite import SqliteDatabase
 from torana.store.engine.tables import audit, history, memories, senders, sessions, tombstones, turns
+from torana.store.rows import session_deletion
 from torana.store.rows.audit import Act, list_entries
 from torana.store.rows.deliveries import add_notice, record_sent
 from torana.store.rows.senders import Asker
@@ -166,6 +168,76 @@ async def test_unending_messages_cause_a_conflict_and_erase_nothing(
     }
     await turns.stop(grace=0)
     database.close()
+
+
+# --- many turns
+
+
+@pytest.mark.parametrize(("bound", "most", "earlier"), [("", 2, 2), ("_BYTES", 1, 4)])
+async def test_many_turns_are_erased_in_several_transactions(
+    path: Path,
+    database: Database,
+    open_turns: Callable[..., Turns],
+    erasure: Callable[..., Erasure],
+    say: Callable[..., Awaitable[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+    most: int,
+    earlier: int,
+):
+    monkeypatch.setattr(session_deletion, f"_MOST{bound}", most)
+    deletes = Mock(wraps=session_deletion.delete_turns)
+    monkeypatch.setattr(session_deletion, "delete_turns", deletes)
+    turns = open_turns(ScriptedModel(*YES))
+    for channel in ("room", "attic", "room", "attic", "room"):
+        await say(turns, "a secret of ana's", channel=channel, user="ana")
+    await say(turns, "a secret of ben's", channel="room", user="ben")
+
+    receipt = await erasure(database, turns).erase("ana", ACT)
+
+    assert (receipt.counts.turns, receipt.counts.sessions) == (5, 1)
+    assert deletes.call_count == earlier
+    left = await database.run(count_rows)
+    assert (left["turns"], left["sessions"], left["tombstones"]) == (1, 1, 5)
+    speakers = await database.run(lambda c: c.execute(sa.select(sessions.c.speaker)).scalars().all())
+    assert speakers == ["ben"]
+    entries = await database.run(partial(list_entries, before=None, limit=9))
+    assert [(entry.action, entry.detail.get("turns")) for entry in entries] == [
+        ("user.erase", 5),
+        ("user.erase", None),
+    ]
+    assert b"a secret of ana's" not in bytes_of(path)
+
+
+async def test_interrupted_erasure_of_many_turns_completes_on_retry(
+    path: Path,
+    open_turns: Callable[..., Turns],
+    open_database: Callable[[], Database],
+    erasure: Callable[..., Erasure],
+    say: Callable[..., Awaitable[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(session_deletion, "_MOST", 1)
+    faults = Faults(die_at="erase_some_turns 2 after its commit")
+    mortal = MortalDatabase(path=path, faults=faults)
+    first = open_turns(ScriptedModel(*YES), database=mortal)
+    for channel in ("attic", "attic", "cellar", "cellar"):
+        await say(first, "a secret of ana's", channel=channel, user="ana")
+    task = asyncio.create_task(erasure(mortal, first).erase("ana", ACT))
+    await faults.death()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    mortal.close()
+
+    database = open_database()
+    left = await database.run(count_rows)
+    assert (left["turns"], left["tombstones"], left["audit"]) == (2, 2, 1)
+    receipt = await erasure(database, open_turns(ScriptedModel(), database=database)).erase("ana", ACT)
+
+    assert receipt.counts.turns == 2
+    left = await database.run(count_rows)
+    assert (left["turns"], left["sessions"], left["tombstones"]) == (0, 0, 4)
+    assert b"a secret of ana's" not in bytes_of(path)
 
 
 async def test_session_deleted_concurrently_does_not_stop_the_erasure(

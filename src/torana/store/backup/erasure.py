@@ -1,4 +1,4 @@
-"""Delete all data of a user in one transaction.
+"""Delete all data of a user: the turns in transactions of limited size, the rest with the last turns.
 
 A user's turns are the turns of the user's tokens, which the user owns, and the turns that other tokens sent for
 the user, which the gateway owns. A session of the gateway is deleted with its last turn; the turns of other
@@ -21,7 +21,7 @@ from torana.store.rows import audit, deliveries, schedules, workspace_files
 from torana.store.rows.audit import Act
 from torana.store.rows.reports import memory_index, message_index, spending
 from torana.store.rows.senders import of_user
-from torana.store.rows.session_deletion import delete_turns
+from torana.store.rows.session_deletion import Deleted, delete_some, delete_turns
 from torana.store.rows.tokens import delete_codes
 
 
@@ -35,6 +35,15 @@ class Counts:
     schedules: int
     keys: int
     tokens_revoked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedTurns:
+    """Deleted turns of a user, and the numbers of sessions and idempotency keys that were deleted with them."""
+
+    turn_ids: Sequence[str]
+    sessions: int
+    keys: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +80,44 @@ def revoke_tokens(connection: Connection, user: str, act: Act) -> int:
     return len(ids)
 
 
-def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -> ErasedUser | None:
+def erase_some_turns(connection: Connection, user: str, act: Act, *, is_first: bool) -> ErasedTurns | None:
+    """Delete as many turns of a user as one transaction may.
+
+    Return None, with nothing changed, if one transaction may delete them all, or if a turn has not ended. The
+    first call is recorded.
+    """
+    if unfinished_turns(connection, user):
+        return None
+    deleted = delete_some(connection, _turns_of(user), act.at)
+    if deleted is None:
+        return None
+    if is_first:
+        audit.record(connection, act, "user.erase", user)
+    return _leave_sessions(connection, user, deleted)
+
+
+def erase(
+    connection: Connection, user: str, act: Act, *, earlier: Iterable[ErasedTurns] = (), tokens_revoked: int = 0
+) -> ErasedUser | None:
     """Delete all data of a user and record it; return None, with nothing changed, if a turn has not ended.
 
     Tombstones of the turns remain. Idempotency keys lose the digest of their message, and bound tokens lose
     their labels. Notices of the gateway in chats are deleted, because their place may name the user. Usage and
-    the audit record stay. ``tokens_revoked`` is only reported. A second call changes nothing more.
+    the audit record stay. ``earlier`` are the results of ``erase_some_turns``, which are added to the result,
+    and ``tokens_revoked`` is only reported. A second call changes nothing more.
     """
     if unfinished_turns(connection, user):
         return None
-    whole, shared = _sessions(connection, user)
     memory_index.clear(connection, owner_of(user))
-    deleted = delete_turns(connection, _turns_of(user), act.at)
+    last = _leave_sessions(connection, user, delete_turns(connection, _turns_of(user), act.at))
     message_index.scrub(connection)
+    parts = [*earlier, last]
+    turn_ids = [turn_id for part in parts for turn_id in part.turn_ids]
+    empty = connection.execute(sa.delete(sessions).where(sessions.c.owner == owner_of(user))).rowcount
     counts = Counts(
-        sessions=len(whole),
-        turns=len(deleted.turns),
-        keys=deleted.keys,
+        sessions=sum(part.sessions for part in parts) + empty,
+        turns=len(turn_ids),
+        keys=sum(part.keys for part in parts),
         memories=connection.execute(sa.delete(memories).where(memories.c.owner == owner_of(user))).rowcount,
         schedules=schedules.delete_of(connection, user),
         tokens_revoked=tokens_revoked,
@@ -96,15 +126,11 @@ def erase(connection: Connection, user: str, act: Act, *, tokens_revoked: int) -
     _forget_senders(connection, user)
     spending.forget_places(connection, user)
     deliveries.delete_notices(connection)
-    if whole:
-        connection.execute(_DELETE_SESSION, [{"key": session_id} for session_id in whole])
-    if shared:
-        connection.execute(_REMOVE_USER, [{"key": session_id, "gone": user} for session_id in shared])
     details = asdict(counts)
     details["tokensRevoked"] = details.pop("tokens_revoked")
     audit.record(connection, act, "user.erase", user, **details)
     files = workspace_files.delete_all(connection, workspace_files.owner_key(user))
-    return ErasedUser(counts=counts, files=files, turn_ids=deleted.turns)
+    return ErasedUser(counts=counts, files=files, turn_ids=turn_ids)
 
 
 def erased_among(connection: Connection, turn_ids: Iterable[str]) -> set[str]:
@@ -129,18 +155,16 @@ def _turns_of(user: str) -> sa.ColumnElement[bool]:
     return (turns.c.user == user) | turns.c.session_id.in_(own)
 
 
-def _sessions(connection: Connection, user: str) -> tuple[list[str], list[str]]:
-    """Return the sessions to delete with the user, and those that contain other users' turns."""
-    spoke = sessions.c.id.in_(sa.select(turns.c.session_id).where(turns.c.user == user))
-    others = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.user.is_distinct_from(user))
-    is_own = sessions.c.owner == owner_of(user)
-    whole = sa.select(sessions.c.id).where(is_own | (spoke & ~others))
-    shared = sa.select(sessions.c.id).where(~is_own, spoke, others)
-    return list(connection.execute(whole).scalars()), list(connection.execute(shared).scalars())
+def _leave_sessions(connection: Connection, user: str, deleted: Deleted) -> ErasedTurns:
+    """Delete the sessions of deleted turns that have no more turns, and remove the user from the others."""
+    has_turns = sa.exists().where(turns.c.session_id == sessions.c.id)
+    of_them = sessions.c.id.in_(deleted.sessions)
+    ended = connection.execute(sa.delete(sessions).where(of_them, ~has_turns)).rowcount
+    connection.execute(_REMOVE_USER.where(of_them), {"gone": user})
+    return ErasedTurns(turn_ids=deleted.turns, sessions=ended, keys=deleted.keys)
 
 
 _ERASED = sa.select(tombstones.c.turn_id).where(tombstones.c.turn_id.in_(sa.bindparam("ids", expanding=True)))
-_DELETE_SESSION = sa.delete(sessions).where(sessions.c.id == sa.bindparam("key"))
 _next_place = sa.select(sa.func.coalesce(sa.func.max(history.c.seq), 0) + 1).where(
     history.c.session_id == sessions.c.id
 )
@@ -153,20 +177,16 @@ _next_speaker = (
 #: Removes the user from the remaining sessions. ``shared`` stays, because other users may still read them. New
 #: rows reuse the seq of deleted rows at the end of the history, so ``fresh_from`` is at most the next seq.
 #: ``summary_to`` changes, so that an unfinished summary of deleted turns is not stored.
-_REMOVE_USER = (
-    sa.update(sessions)
-    .where(sessions.c.id == sa.bindparam("key"))
-    .values(
-        speaker=sa.case(
-            (sessions.c.speaker == sa.bindparam("gone"), _next_speaker.scalar_subquery()),
-            else_=sessions.c.speaker,
-        ),
-        fresh_from=sa.case(
-            (sessions.c.fresh_from > _next_place.scalar_subquery(), _next_place.scalar_subquery()),
-            else_=sessions.c.fresh_from,
-        ),
-        title=None,
-        summary=None,
-        summary_to=sa.case((sessions.c.summary_to > 0, 0), else_=sessions.c.summary_to) - 1,
-    )
+_REMOVE_USER = sa.update(sessions).values(
+    speaker=sa.case(
+        (sessions.c.speaker == sa.bindparam("gone"), _next_speaker.scalar_subquery()),
+        else_=sessions.c.speaker,
+    ),
+    fresh_from=sa.case(
+        (sessions.c.fresh_from > _next_place.scalar_subquery(), _next_place.scalar_subquery()),
+        else_=sessions.c.fresh_from,
+    ),
+    title=None,
+    summary=None,
+    summary_to=sa.case((sessions.c.summary_to > 0, 0), else_=sessions.c.summary_to) - 1,
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -37,9 +38,10 @@ _MOST_BYTES = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
-    """The deleted turns' ids, and the number of idempotency keys that lost their turn."""
+    """The deleted turns' ids, their sessions, and the number of idempotency keys that lost their turn."""
 
     turns: Sequence[str]
+    sessions: Collection[str]
     keys: int
 
 
@@ -94,12 +96,15 @@ def delete_idle(
 
 def _oldest(connection: Connection, which: sa.ColumnElement[bool]) -> tuple[list[str], bool]:
     """Return the oldest turns that one transaction may delete, at least one, and whether they are all."""
-    in_order = sa.select(turns.c.id, _SIZE.label("size")).where(which).order_by(turns.c.session_id, turns.c.seq)
-    # PostgreSQL may sort the turns, and would compute the sizes of all of them.
-    query = in_order.limit(_MOST + 1)
+    return _first(connection, _SIZES.where(which).order_by(turns.c.session_id, turns.c.seq))
+
+
+def _first(connection: Connection, query: sa.Select[Any, int]) -> tuple[list[str], bool]:
+    """Return the first turns of ``query`` as ``_oldest`` does."""
     ids: list[str] = []
     total = 0
-    with connection.execute(query, execution_options={"yield_per": 10}) as found:
+    # The limit is for PostgreSQL, which may sort the turns, and would compute the sizes of all of them.
+    with connection.execute(query.limit(_MOST + 1), execution_options={"yield_per": 10}) as found:
         for row in found:
             total += row.size
             if ids and (len(ids) >= _MOST or total > _MOST_BYTES):
@@ -123,10 +128,16 @@ def _idle_since(before: datetime) -> sa.ColumnElement[bool]:
     return (sessions.c.updated_at < before) & ~waits & ~answered
 
 
+def delete_some(connection: Connection, which: sa.ColumnElement[bool], at: datetime) -> Deleted | None:
+    """Delete as many of the turns as one transaction may; None, with nothing deleted, if it may delete all."""
+    found, are_all = _first(connection, _SIZES.where(which))
+    return None if are_all else delete_turns(connection, turns.c.id.in_(found), at)
+
+
 def delete_turns(connection: Connection, which: sa.ColumnElement[bool], at: datetime) -> Deleted:
     """Delete ended turns with their related rows, and leave a tombstone for each."""
     ids = sa.select(turns.c.id).where(which)
-    erased = connection.execute(ids).scalars().all()
+    found = connection.execute(sa.select(turns.c.id, turns.c.session_id).where(which)).all()
     buried = sa.select(turns.c.id, turns.c.owner, sa.literal(at, tombstones.c.at.type)).where(which)
     connection.execute(sa.insert(tombstones).from_select(["turn_id", "owner", "at"], buried))
     # The key stays until it expires, so that the message is not run again; the digest of its content is
@@ -136,7 +147,9 @@ def delete_turns(connection: Connection, which: sa.ColumnElement[bool], at: date
     for table in (approvals, calls, steps, history, deliveries, attachments, timings):
         connection.execute(sa.delete(table).where(table.c.turn_id.in_(ids)))
     connection.execute(sa.delete(turns).where(which))
-    return Deleted(turns=erased, keys=cleared.rowcount)
+    return Deleted(
+        turns=[row.id for row in found], sessions={row.session_id for row in found}, keys=cleared.rowcount
+    )
 
 
 def _delete(connection: Connection, session_ids: Sequence[str], at: datetime) -> Deleted:
@@ -157,3 +170,4 @@ SAID = Octets(turns.c.content + sa.func.coalesce(turns.c.reply, ""))
 _SIZE = 2 * SAID + sum(
     map(bytes_of, (history.c.body, steps.c.body, calls.c.result, attachments.c.body, approvals.c.arguments))
 )
+_SIZES = sa.select(turns.c.id, _SIZE.label("size"))
