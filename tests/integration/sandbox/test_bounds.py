@@ -404,6 +404,26 @@ def test_memory_that_processes_share_is_bounded(gateway: Gateway) -> None:
     assert result.stdout.splitlines() == [refused, refused, r"b'\x00\x00\x00' No such device", "None"]
 
 
+@pytest.mark.parametrize(
+    "name", [r"\fVmRSS:-999999", r"\rVmRSS:-999999", r"\xff"], ids=["feed", "return", "bytes"]
+)
+def test_name_of_a_process_does_not_hide_its_memory(gateway: Gateway, name: str) -> None:
+    """Linux shows the name before the size of the memory, with such characters in it."""
+    result = gateway.run(
+        f"""
+        import ctypes, os, time
+        for _ in range(3):
+            os.fork()
+        ctypes.CDLL(None).prctl(15, b"{name}", 0, 0, 0)
+        held = b"x" * (24 * 2**20)
+        time.sleep(60)
+        """,
+        limits={"memory": 64 * 2**20},
+    )
+
+    assert result.first == "The script was stopped: it used more than 64 MiB of memory."
+
+
 def test_page_tables_count_as_memory(gateway: Gateway) -> None:
     result = gateway.run(
         """
@@ -432,6 +452,28 @@ def test_memory_that_the_kernel_takes_for_a_script_is_bounded(gateway: Gateway) 
         file = open(f"/tmp/{number}", "w")
         for at in range(0, 2**30, 2):
             fcntl.lockf(file, fcntl.LOCK_EX, 1, at)
+        """,
+        limits={"kernel": 8 * 2**20},
+    )
+
+    assert result.first == (
+        "The script was stopped: the kernel's memory grew by more than 8 MiB during the run."
+    )
+
+
+def test_watches_of_epoll_count_as_memory_of_the_kernel(gateway: Gateway) -> None:
+    """A gateway of the same user ends if it gets no watch."""
+    result = gateway.run(
+        """
+        import os, select, time
+        for _ in range(5):
+            os.fork()
+        watched = [os.eventfd(0) for _ in range(100)]
+        held = [select.epoll() for _ in range(100)]
+        for one in held:
+            for each in watched:
+                one.register(each)
+        time.sleep(60)
         """,
         limits={"kernel": 8 * 2**20},
     )

@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import psutil
 import pytest
 
-from torana.tools.sandbox import PROCESS_FACTOR, Outcome, SandboxLimits, usage
+from torana.tools.sandbox import PROCESS_FACTOR, Outcome, SandboxLimits, job, usage
 from torana.tools.sandbox.process import BoundedProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -53,6 +54,17 @@ async def test_too_many_processes_end_the_run(processes: int, threads: int) -> N
     )
 
     assert outcome.stopped == "processes"
+
+
+@pytest.mark.parametrize(("watches", "limit"), [("850000", 39_100_000), ("99000000", 512 * 2**20)])
+def test_kernel_memory_of_a_run_is_at_most_a_quarter_of_that_for_watches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, watches: str, limit: int
+) -> None:
+    share = tmp_path / "max_user_watches"
+    share.write_text(f"{watches}\n")
+    monkeypatch.setattr(job, "_MAX_WATCHES", share)
+
+    assert SandboxLimits().kernel == limit
 
 
 async def test_failing_watcher_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

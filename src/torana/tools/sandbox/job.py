@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,20 @@ NICENESS = 10
 #: The limit at which a run was stopped. ``written`` is the data written to writable directories, and ``filled``
 #: is the loss of free space on their disks.
 Stopped = Literal["time", "memory", "kernel", "processes", "output", "files", "written", "filled"]
+
+
+#: The bytes of an epoll watch in the kernel, and the maximum number of a user's watches (epoll(7)).
+_WATCH, _MAX_WATCHES = 184, Path("/proc/sys/fs/epoll/max_user_watches")
+
+
+def _kernel_limit() -> int:
+    """Return a quarter of the kernel's memory for the epoll watches of a user, at most 512 MiB.
+
+    The gateway may run as the same user, and ends if it gets no watch.
+    """
+    with suppress(OSError):
+        return min(512 * MIB, int(_MAX_WATCHES.read_text()) * _WATCH // 4)
+    return 512 * MIB
 
 
 class SandboxFault(Exception):
@@ -28,7 +43,7 @@ class SandboxLimits:
     #: The memory limit for each process, and for all processes together.
     memory: int = 512 * MIB
     #: The growth of the kernel's own memory during the run. The system reports it for the whole machine.
-    kernel: int = 512 * MIB
+    kernel: int = field(default_factory=_kernel_limit)
     processes: int = 64
     #: The limit for the private temporary directory, for each file, and for all data written to writable
     #: directories.

@@ -20,8 +20,9 @@ from torana.aio import wait_uncancellable
 from torana.tools.sandbox import usage
 from torana.tools.sandbox.job import Outcome, SandboxLimits, Stopped
 
-#: Seconds between two measurements.
-_CHECK_INTERVAL = 0.1
+#: Seconds between two measurements, and of the kernel's memory: a script can fill the kernel's share for epoll
+#: watches within 0.2 seconds.
+_CHECK_INTERVAL, _KERNEL_INTERVAL = 0.1, 0.02
 #: Seconds within which the pipes of a killed process must close.
 _CLOSE_TIMEOUT = 5.0
 _CHUNK = 64 * 1024
@@ -50,7 +51,7 @@ class BoundedProcess:
         #: Descriptors of killed processes.
         self._dying: list[int] = []
         #: One thread for each watcher, and one for the end.
-        self._threads = ThreadPoolExecutor(4, "torana-sandbox")
+        self._threads = ThreadPoolExecutor(5, "torana-sandbox")
 
     async def run(
         self,
@@ -86,7 +87,7 @@ class BoundedProcess:
         pipes = self._process.stdout, self._process.stderr
         reading = [asyncio.create_task(self._read_pipe(*pair)) for pair in zip(pipes, outputs, strict=True)]
         watching = [asyncio.create_task(self._watch(writes=disks is not None))]
-        watching.append(asyncio.create_task(self._watch_sockets()))
+        watching += [asyncio.create_task(self._watch_kernel()), asyncio.create_task(self._watch_sockets())]
         if disks is not None:
             watching.append(asyncio.create_task(self._watch_disks(disks)))
         try:
@@ -140,14 +141,18 @@ class BoundedProcess:
         room = self._limits.memory - self._in_sockets
         if all(sum(map(measure, pids)) > room for measure in (usage.resident, usage.proportional)):
             exceeded.append("memory")
-        if usage.kernel_memory() - self._kernel_before > self._limits.kernel:
-            exceeded.append("kernel")
         if writes and sum(map(usage.bytes_written, pids)) > self._limits.disk:
             exceeded.append("written")
         # A single process may still be building the sandbox, and would show the host's file systems.
         if len(pids) > 1 and usage.files(pids[0]) > self._limits.files:
             exceeded.append("files")
         return exceeded
+
+    async def _watch_kernel(self) -> None:
+        while True:
+            if await self._in_thread(usage.kernel_memory) - self._kernel_before > self._limits.kernel:
+                self._stop("kernel")
+            await asyncio.sleep(_KERNEL_INTERVAL)
 
     async def _watch_sockets(self) -> None:
         # A separate task, because the system searches all TCP connections of the machine, which can take long.

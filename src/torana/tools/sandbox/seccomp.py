@@ -25,7 +25,8 @@ Other kernel memory has a bound elsewhere:
 
 - Descriptors of epoll, timers, signals, events and processes: the limit of open files. Descriptors in flight
   between Unix sockets: the same limit.
-- The watches of epoll: the kernel's share for each user (4 % of the memory).
+- The watches of epoll: the growth of the kernel's own memory, of which a run may use a quarter of the kernel's
+  share for the watches of a user (4 % of the memory), because the gateway may be the same user.
 - Pipes: the kernel's share for each user (64 MiB).
 - POSIX timers and queued signals: the limit of pending signals. POSIX message queues: a limit of zero.
 - Locked memory, which pages of MSG_ZEROCOPY need: a limit of zero.

@@ -149,7 +149,10 @@ def kernel_memory() -> int:
 
 def _sum_of_fields(path: Path, names: Sequence[str]) -> int:
     """Return the sum of lines such as ``VmRSS:  1024 kB`` in bytes. Missing lines count as zero."""
-    fields = (line.partition(":") for line in path.read_text().splitlines())
+    # The first line of ``status`` has the name of the process, which the script chooses. Linux escapes a line
+    # feed in it, but no other character at which Python splits lines, and it may be no UTF-8.
+    lines = path.read_bytes().decode(errors="replace").split("\n")
+    fields = (line.partition(":") for line in lines)
     return sum(int(value.split()[0]) * 1024 for name, _, value in fields if name in names)
 
 
