@@ -203,6 +203,28 @@ async def test_tool_without_permission_waits_for_approval(
     assert (tmp_path / "state").read_text() == "call echo\n"
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
+async def test_number_that_json_lacks_is_refused(
+    start: Start,
+    hostile: Hostile,
+    tmp_path: Path,
+    open_agent: Callable[..., TurnAgent],
+    open_turns: Callable[..., Turns],
+    message: Callable[..., Inbound],
+    number: str,
+) -> None:
+    """The server would receive null, which is not what a person would approve."""
+    servers = await start(bad=hostile())
+    model = ScriptedModel([ToolCallPart("bad_echo", f'{{"text": "hello", "more": [{number}]}}')], "done")
+    turns = open_turns(agent=open_agent(model, McpToolset(servers)))
+
+    await turns.reader.wait_for_end(await turns.accept(message("go")))
+
+    (refused,) = model.requests[-1].messages[-1].parts
+    assert "numbers must be finite" in str(refused.content)
+    assert not (tmp_path / "state").exists()
+
+
 async def test_invalid_lines_between_messages_are_ignored(start: Start, hostile: Hostile, ask: Ask) -> None:
     servers = await start(bad=hostile())
 

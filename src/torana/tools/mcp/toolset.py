@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,8 +20,23 @@ from torana.tools.mcp.servers import McpServers
 from torana.tools.shares import ToolShares, sharing_user
 
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
-#: The server validates the arguments.
-_ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
+
+
+def _check_numbers(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Refuse NaN and infinite numbers, which JSON lacks: the server would receive null in their place."""
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        raise ValueError("numbers must be finite, because JSON has no NaN and no infinity") from None
+    return arguments
+
+
+#: The server validates the rest of the arguments.
+_ARGUMENTS = SchemaValidator(
+    core_schema.no_info_after_validator_function(
+        _check_numbers, core_schema.dict_schema(core_schema.str_schema())
+    )
+)
 #: The maximum number of concurrent calls of a server: in total, and for each user.
 _CALLS = (16, 2)
 #: Seconds until a call must have a slot, if the timeout of the server's calls is not longer.
