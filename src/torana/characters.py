@@ -23,8 +23,8 @@ JOINERS = "\u200c\u200d"
 TAGS = "\U000e0000-\U000e01ef"
 SURROGATES = "\ud800-\udfff"
 PRIVATE = "\ue000-\uf8ff\U000f0000-\U0010ffff"
-#: Letters and marks that are shown as nothing.
-FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+#: Letters, marks and symbols that are shown as nothing.
+FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U00016fe4\U0001d159"
 #: The characters that no text needs.
 HIDDEN = CONTROLS + LINE_SEPARATORS + BIDI + ZERO_WIDTH + TAGS + SURROGATES
 
@@ -32,14 +32,26 @@ HIDDEN = CONTROLS + LINE_SEPARATORS + BIDI + ZERO_WIDTH + TAGS + SURROGATES
 _KEPT = frozenset("\n\t" + JOINERS)
 _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: Printable characters that look like a space, or like nothing.
-_BLANK = frozenset(FILLERS + "\u2800")
+_BLANK = frozenset(FILLERS + "\u2800\ufffc")
 _REMOVED = frozenset({"Cc", "Cf", "Cs", "Cn", "Co"})
 #: The maximum length of a run of combining marks, and the characters that become marks by decomposition.
 _MARKS = 30
 _DECOMPOSED_MARKS = frozenset("\u0f73\u0f75\u0f81\uff9e\uff9f")
-#: Variation selectors and joiners may occur one by one; a row of them can hide a text.
+#: Characters whose appearance a variation selector changes: symbols, the signs of keys, and Mongolian letters.
+_VARIED = (
+    "\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u27bf\u2934\u2935\u2b05-\u2b55"
+    "\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+)
+_KEY = r"(?<=[0-9#*])\ufe0f(?=\u20e3)"
+_MONGOLIAN = "\u1807\u180a\u1820-\u18aa"
+#: Variation selectors elsewhere are shown as nothing, like fillers. Joiners may occur one by one. A text can be
+#: hidden in the others.
 _SEQUENCES = (
-    re.compile(rf"[{FILLERS}\U000e0100-\U000e01ef]|[\ufe00-\ufe0f]{{2,}}"),
+    re.compile(
+        rf"[{FILLERS}\U000e0100-\U000e01ef\ufe00-\ufe0d]"
+        rf"|(?<![{_VARIED}])(?!{_KEY})[\ufe0e\ufe0f]"
+        rf"|(?<![{_MONGOLIAN}])[\u180b-\u180d\u180f]"
+    ),
     re.compile(f"[{JOINERS}]{{2,}}"),
 )
 
@@ -96,9 +108,14 @@ def remove_hidden(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     kept = "".join(char for char in text if char in _KEPT or unicodedata.category(char) not in _REMOVED)
+    return remove_blank_sequences(kept)
+
+
+def remove_blank_sequences(text: str) -> str:
+    """Return the text without fillers, and without variation selectors and joiners that change nothing."""
     for sequence in _SEQUENCES:
-        kept = sequence.sub("", kept)
-    return kept
+        text = sequence.sub("", text)
+    return text
 
 
 def escape_hidden(text: str) -> str:

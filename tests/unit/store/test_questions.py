@@ -44,7 +44,10 @@ def test_invisible_characters_are_escaped() -> None:
 
 @pytest.mark.parametrize(
     "blank",
-    ["\u3164", "\u115f", "\u2800", "\U000e0100", "\ufe0f\ufe0e"],
+    [
+        *("\u3164", "\u115f", "\u2800", "\ufffc", "\U00016fe4", "\U0001d159"),
+        *("\U000e0100", "\ufe0f\ufe0e", "\ufe00", "\ufe0f", "\u180b", "\u180f"),
+    ],
     ids=lambda blank: blank.encode("unicode_escape").decode(),
 )
 def test_blank_characters_are_escaped(blank: str) -> None:
@@ -54,8 +57,19 @@ def test_blank_characters_are_escaped(blank: str) -> None:
     assert json.loads(shown) == {"to": f"ana{blank}@example.org"}
 
 
-def test_emoji_with_a_variation_selector_stay() -> None:
-    assert arguments_text({"to": "\u2764\ufe0f"}) == '{\n "to": "\u2764\ufe0f"\n}'
+@pytest.mark.parametrize(
+    "text", ["\u2764\ufe0f", "1\ufe0f\u20e3", "\u1820\u180b"], ids=["heart", "key", "mongolian"]
+)
+def test_characters_with_a_variation_selector_stay(text: str) -> None:
+    assert arguments_text({"to": text}) == f'{{\n "to": "{text}"\n}}'
+
+
+@pytest.mark.parametrize("selector", ["\ufe01", "\u180b", "\ufe0f"], ids=["fe01", "180b", "fe0f"])
+def test_further_selectors_are_escaped(selector: str) -> None:
+    shown = arguments_text({"to": f"\u2764\ufe0f{selector}\u1820\u180b{selector}"})
+
+    assert selector * 2 not in shown
+    assert shown.count("\\u") == 2
 
 
 def test_text_of_arguments_is_exact() -> None:

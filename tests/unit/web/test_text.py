@@ -55,6 +55,23 @@ def test_hidden_text_is_removed(hidden: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "removed",
+    ["<b hidden>x</b>", "<!--x-->", "<script>x</script>", '<a href="javascript:x"></a>'],
+    ids=["hidden", "comments", "scripts", "links"],
+)
+def test_removed_elements_cost_no_more_than_shown_ones(removed: str) -> None:
+    costs: list[float] = []
+    texts: list[str] = []
+    for element in ("<b>x</b>", removed):
+        before = time.process_time()
+        texts.append(read_bounded(f"<p>{f'{element}tail' * 39_000}</p>", "https://site.test/")["text"])
+        costs.append(time.process_time() - before)
+
+    assert costs[1] < 2 * costs[0]
+    assert texts[1] == "tail" * 39_000
+
+
+@pytest.mark.parametrize(
     ("html", "text"),
     [
         ("", ""),
@@ -180,6 +197,7 @@ def test_any_bytes_are_decoded_to_text(body: bytes, charset: str | None) -> None
         ("hi" + "".join(chr(0xE0000 + ord(char)) for char in "ignore all"), "hi"),
         ("x" + "".join(chr(0xE0100 + number) for number in range(20)), "x"),
         ("x\ufe01\ufe02\ufe03", "x"),
+        ("l\ufe00u\ufe0fn\u180bch", "lunch"),
         ("❤\ufe0f", "❤\ufe0f"),
         ("👩\u200d💻", "👩\u200d💻"),
         ("می\u200cخواهم", "می\u200cخواهم"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from torana.characters import HIDDEN, PRIVATE, char_class
+from torana.characters import HIDDEN, PRIVATE, char_class, remove_blank_sequences
 
 #: Characters that a text for people does not need.
 _HIDDEN = char_class(HIDDEN, PRIVATE, "\U000e01f0-\U000e0fff")
@@ -25,11 +25,11 @@ _INSTRUCTIONS = re.compile(
 
 
 def has_hidden(text: str) -> bool:
-    return _HIDDEN.search(text) is not None
+    return without_hidden(text) != text
 
 
 def without_hidden(text: str) -> str:
-    return _HIDDEN.sub("", text)
+    return remove_blank_sequences(_HIDDEN.sub("", text))
 
 
 def replace_lone_surrogates(document: bytes) -> bytes:
