@@ -167,7 +167,7 @@ def _long_sessions(home: Path, show: Callable[[str], None]) -> list[Row]:
 def _streams(home: Path, show: Callable[[str], None]) -> Row:
     show(f"{_STREAMS:,} event streams at once")
     with instant_model() as model:
-        many = {"concurrency": str(_STREAMS), "queue": str(2 * _STREAMS)}
+        many = {"concurrency": str(2 * _STREAMS), "queue": str(2 * _STREAMS)}
         with torana(home / "streams", **with_model(model), **many) as server:
             late, completed = asyncio.run(_follow(server))
     p95 = quantiles(late, n=100)[94]

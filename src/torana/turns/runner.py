@@ -43,6 +43,10 @@ _log = logging.getLogger(__name__)
 #: its message in memory, more than twice.
 _TURNS_WITH_FILES, _USERS_TURNS_WITH_FILES = 16, 4
 
+#: One in this number of slots is kept for users without a running turn: a few users with long turns must not
+#: delay all others.
+_KEPT = 10
+
 
 class RunsTurns(Protocol):
     """The agent's interface to turns."""
@@ -74,7 +78,7 @@ class Runner:
         self._budgets = budgets
         self._turn_timeout = turn_timeout
         self._clock = clock
-        self._slots = FairSlots(total=concurrency, per_user=concurrency)
+        self._slots = FairSlots(total=concurrency, per_user=concurrency, kept=concurrency // _KEPT)
         self._file_slots = FairSlots(total=_TURNS_WITH_FILES, per_user=_USERS_TURNS_WITH_FILES)
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()

@@ -19,9 +19,11 @@ class FairSlots:
     order. For use in one event loop.
     """
 
-    def __init__(self, *, total: int, per_user: int) -> None:
+    def __init__(self, *, total: int, per_user: int, kept: int = 0) -> None:
+        """``kept`` of the ``total`` slots are only for users who hold none."""
         self._total = total
         self._per_user = per_user
+        self._kept = kept
         self._taken: Counter[str] = Counter()
         #: Waiting requests by user; the user who is served next comes first.
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -59,8 +61,9 @@ class FairSlots:
         self._grant()
 
     def _grant(self) -> None:
-        while self._taken.total() < self._total:
-            user = next((user for user in self._waiting if self._taken[user] < self._per_user), None)
+        while (free := self._total - self._taken.total()) > 0:
+            most = self._per_user if free > self._kept else 1
+            user = next((user for user in self._waiting if self._taken[user] < most), None)
             if user is None:
                 return
             granted = self._waiting[user].popleft()

@@ -68,6 +68,19 @@ async def test_waiting_users_take_turns() -> None:
     assert calls.begun == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
+async def test_kept_slots_are_for_users_who_hold_none() -> None:
+    calls = Calls(FairSlots(total=4, per_user=4, kept=2))
+    await calls.start("a1", "a2", "a3", "b1", "b2", "c1", "d1")
+    assert calls.begun == ["a1", "a2", "b1", "c1"]
+    await calls.end("c1")
+    assert calls.begun[4:] == ["d1"]
+    for name in ("d1", "b1", "a1"):
+        await calls.end(name)
+    assert calls.begun[5:] == ["b2"]
+    for name in ("a2", "a3", "b2"):
+        await calls.end(name)
+
+
 @pytest.mark.parametrize("cancelled", ["a2", "b1"])
 async def test_cancelled_call_takes_no_slot(cancelled: str) -> None:
     calls = Calls(FairSlots(total=1, per_user=1))
