@@ -63,7 +63,7 @@ def _tidy(tree: Any, url: str) -> None:
     """Remove hidden elements, make links absolute, and remove links that are not HTTP."""
     from lxml import etree
 
-    # lxml removes all elements of a name in linear time. One after another, each removal copies the text before it.
+    # lxml removes all elements of a name in linear time. One by one, each removal copies the text before it.
     for element in tree.xpath(_HIDDEN):
         if element is not tree:
             element.tag = _REMOVED

@@ -82,6 +82,17 @@ async def test_failing_watcher_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert not psutil.pid_exists(started[0])
 
 
+async def test_memory_that_cannot_be_measured_in_time_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(usage, "proportional", lambda _pid: ended.wait(30))
+
+    limits = SandboxLimits(memory=64 * 1024, files=1_000_000_000)
+    outcome = await run("/bin/sh", "-c", "sleep 60; exit", limits=limits)
+    ended.set()
+
+    assert outcome.stopped == "memory"
+
+
 async def test_cancelled_run_leaves_no_process() -> None:
     await cancel_run("4321.7")
 

@@ -262,5 +262,6 @@ def end_left_program(file: Path) -> None:
 
 def _identity(pid: int) -> str:
     """Return the number and the start of a process. Raises ``OSError`` if it does not exist."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # The name of the program, in parentheses, may be no UTF-8.
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return f"{pid} {fields[_STARTED]} {_BOOT.read_text().strip()}"

@@ -23,6 +23,8 @@ from torana.tools.sandbox.job import Outcome, SandboxLimits, Stopped
 #: Seconds between two measurements, and of the kernel's memory: a script can fill the kernel's share for epoll
 #: watches within 0.2 seconds.
 _CHECK_INTERVAL, _KERNEL_INTERVAL = 0.1, 0.02
+#: Seconds for the accurate measurement of memory, if the fast one is over the limit. A script can slow it down.
+_MEASURE_TIMEOUT = 0.5
 #: Seconds within which the pipes of a killed process must close.
 _CLOSE_TIMEOUT = 5.0
 _CHUNK = 64 * 1024
@@ -125,28 +127,43 @@ class BoundedProcess:
 
     async def _watch(self, *, writes: bool) -> None:
         while True:
-            for bound in await self._in_thread(partial(self._exceeded, writes=writes)):
-                self._stop(bound)
+            pids, exceeded = await self._in_thread(partial(self._exceeded, writes=writes))
+            for bound in exceeded:
+                if bound != "memory" or await self._takes_more(pids):
+                    self._stop(bound)
             await asyncio.sleep(_CHECK_INTERVAL)
 
-    def _exceeded(self, *, writes: bool) -> Sequence[Stopped]:
-        """Return the exceeded limits, the first one found first."""
+    async def _takes_more(self, pids: Sequence[int]) -> bool:
+        """Return whether the processes take more memory than the limit, or measuring that takes too long."""
+        measuring = self._in_thread(lambda: sum(map(usage.proportional, pids)))
+        done, _ = await asyncio.wait([measuring], timeout=_MEASURE_TIMEOUT)
+        return not done or measuring.result() > self._room
+
+    def _exceeded(self, *, writes: bool) -> tuple[Sequence[int], Sequence[Stopped]]:
+        """Return the processes, and the exceeded limits, the first one found first.
+
+        The memory counts shared pages several times.
+        """
         most = usage.PROCESS_FACTOR * self._limits.processes
         tree = usage.process_tree(self._process.pid, limit=most)
         pids = tree.processes
         if tree.threads > most:
-            return ["processes"]
+            return pids, ["processes"]
         self._is_lowered = self._is_lowered or bool(pids and usage.lower_session(pids[0]))
         exceeded: list[Stopped] = []
-        room = self._limits.memory - self._in_sockets
-        if all(sum(map(measure, pids)) > room for measure in (usage.resident, usage.proportional)):
+        if sum(map(usage.resident, pids)) > self._room:
             exceeded.append("memory")
         if writes and sum(map(usage.bytes_written, pids)) > self._limits.disk:
             exceeded.append("written")
         # A single process may still be building the sandbox, and would show the host's file systems.
         if len(pids) > 1 and usage.files(pids[0]) > self._limits.files:
             exceeded.append("files")
-        return exceeded
+        return pids, exceeded
+
+    @property
+    def _room(self) -> int:
+        """Return the bytes of memory that the processes may take."""
+        return self._limits.memory - self._in_sockets
 
     async def _watch_kernel(self) -> None:
         while True:

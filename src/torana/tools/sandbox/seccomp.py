@@ -1,12 +1,13 @@
 """A filter of system calls (seccomp(2), in classic BPF) that scripts do not need and an escape might use.
 
-A forbidden call fails with an error. There are three groups:
+A forbidden call fails with an error. There are four groups:
 
 - Kernel features that namespaces do not cover: sockets outside of network namespaces (AF_VSOCK), input to a
   terminal (TIOCSTI), keys, tracing, io_uring, mounts, and disk space without writes (fallocate).
 - Programs that run in the kernel: bpf(2), filters of sockets and of system calls. No limit of a process covers
   the memory of their machine code, and some thousands of them can stop the kernel. Those of netfilter need a
   capability that a script lacks.
+- Notices about the files of others, and leases on them: inotify, fanotify, F_NOTIFY and F_SETLEASE of fcntl.
 - Memory that counts for no process: memfd, System V, huge pages, queues of file events (inotify, fanotify),
   asynchronous I/O, rules of Landlock, anonymous memory that processes share (after ``madvise`` it stays in
   memory, but no longer counts for the process), and pages that ``vmsplice``, ``splice``, ``tee`` and
@@ -58,6 +59,7 @@ _IOCTLS = (
     *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX
     *(0x40305828, 0x4030582A, 0x40305839),  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
 )
+_FCNTLS = (1024, 1026)  # F_SETLEASE, F_NOTIFY
 #: CLONE_NEW* of linux/sched.h, except NEWTIME, which clone() does not accept.
 _NEW_NAMESPACES = 0x7E020000
 #: MAP_SHARED (also a bit of MAP_SHARED_VALIDATE), MAP_ANONYMOUS and MAP_HUGETLB of mmap(2).
@@ -74,6 +76,7 @@ _CALLS_BY_ARGUMENT: Mapping[str, tuple[int, int]] = {
     "socketpair": (53, 199),
     "setsockopt": (54, 208),
     "ioctl": (16, 29),
+    "fcntl": (72, 25),
     "prctl": (157, 167),
     "clone": (56, 220),
     "mmap": (9, 222),
@@ -170,6 +173,7 @@ def _examinations() -> Iterator[tuple[str, Sequence[bytes]]]:
     of_sockets = _when(_EQUAL, _SOL_SOCKET, _step(_LOAD, _THIRD), *options)
     yield "setsockopt", [_step(_LOAD, _SECOND), *of_sockets]
     yield "ioctl", [_step(_LOAD, _SECOND), *_refuse(_IOCTLS)]
+    yield "fcntl", [_step(_LOAD, _SECOND), *_refuse(_FCNTLS)]
     yield "prctl", [_step(_LOAD, _FIRST), *_refuse((_PR_SET_SECCOMP,))]
     yield "clone", [_step(_LOAD, _FIRST), *_when(_ANY_BIT, _NEW_NAMESPACES, _answer(EPERM))]
     shared = _when(_ANY_BIT, _ANONYMOUS, *_when(_ANY_BIT, _SHARED, _answer(EPERM)))
