@@ -24,13 +24,13 @@ def health_body(
         "status": status,
         "version": __version__,
         "uptime": int(time.monotonic() - started),
-        "memory": f"{round(_resident_memory() / 1_000_000)}MB",
+        "memory": f"{round(resident_memory() / 1_000_000)}MB",
         "skills": dict(skills),
         "connectors": list(connectors),
     }
 
 
-def _resident_memory() -> int:
+def resident_memory() -> int:
     """Return the bytes of this process's resident memory."""
     try:
         return int(_PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -19,6 +19,7 @@ import uvicorn
 from torana import http11
 from torana.characters import one_line
 from torana.cli.collector import freeze_objects
+from torana.cli.freed_memory import keep_returning_memory
 from torana.cli.process_secrets import erase_variables
 from torana.config import Loaded
 from torana.errors import OperatorError, Starting, StoreUnavailable
@@ -159,6 +160,7 @@ class Gateway:
         else:
             self._app = app
             self._spawn(self._stop_if_lost(app))
+            self._spawn(keep_returning_memory())
             _log.info("gateway_ready", extra={"seconds": round(time.monotonic() - self._started, 2)})
             self._on_ready()
         finally:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextvars import Context
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -135,10 +136,24 @@ def _hooked(client: Any, max_bytes: int, pace: Pace, *, uses_sdk: bool) -> Any:
             response.stream, keys, size=_Size(max_bytes), weights=weights, pace=pace
         )
 
+    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
+        if transport is not None:
+            handle = transport.handle_async_request
+            # Set on the object, so that the class stays unchanged.
+            vars(transport)["handle_async_request"] = partial(_handle_in_own_context, handle)
     client.cookies = refuse_cookies()
     client.event_hooks["request"].append(ask_uncompressed)
     client.event_hooks["response"].append(bound)
     return client
+
+
+async def _handle_in_own_context(handle: Callable[[Any], Coroutine[Any, Any, Any]], request: Any) -> Any:
+    """Send a request, without the variables of the turn.
+
+    The event loop keeps the context in which a connection is opened until it is closed. The context of a turn
+    has all its messages.
+    """
+    return await asyncio.create_task(handle(request), context=Context())
 
 
 class _Stream:

@@ -61,8 +61,10 @@ def _parse_html(html: str) -> Any:
 
 def _tidy(tree: Any, url: str) -> None:
     """Remove hidden elements, make links absolute, and remove links that are not HTTP."""
-    from lxml import etree
+    from lxml import html
 
+    library: Any = html  # it has no types
+    etree = library.etree
     # lxml removes all elements of a name in linear time. One by one, each removal copies the text before it.
     for element in tree.xpath(_HIDDEN):
         if element is not tree:

@@ -7,6 +7,7 @@ import gc
 import json
 import weakref
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from decimal import Decimal
 from http import cookiejar
 from types import SimpleNamespace
@@ -144,6 +145,26 @@ async def test_parameters_of_the_content_type_are_not_parsed(library: Any, statu
 
     assert response.headers["content-type"] == "text/event-stream"
     assert response.text == "xxx"
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+async def test_connection_does_not_keep_the_context_of_a_turn(library: Any) -> None:
+    """The event loop keeps the context in which a connection was opened."""
+    turn: ContextVar[str] = ContextVar("turn")
+    turn.set("a turn with long messages")
+    seen: list[str | None] = []
+
+    def answer(_: object) -> Any:
+        seen.append(turn.get(None))
+        return library.Response(200, content=pieces(3))
+
+    provider: Any = Owner(lambda: library.AsyncClient(transport=library.MockTransport(answer)))
+    bound_http(provider, max_bytes=10)
+
+    async with provider._own_http_client as client:
+        await client.get("http://localhost")
+
+    assert seen == [None]
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])

@@ -84,8 +84,11 @@ async def test_failing_watcher_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_memory_that_cannot_be_measured_in_time_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    monkeypatch.setattr(usage, "proportional", lambda _pid: ended.wait(30))
 
+    def measure(_pid: int) -> int:
+        return int(ended.wait(30))
+
+    monkeypatch.setattr(usage, "proportional", measure)
     limits = SandboxLimits(memory=64 * 1024, files=1_000_000_000)
     outcome = await run("/bin/sh", "-c", "sleep 60; exit", limits=limits)
     ended.set()

@@ -230,7 +230,11 @@ def _fit_requests(model: Model, budget: ContextBudget) -> None:
                 stream = await stack.enter_async_context(open_stream(fitted))
             events = stream._get_event_iterator  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             vars(stream)["_get_event_iterator"] = lambda: _follow(stream, events(), budget, fitted.parts)
-            yield stream
+            try:
+                yield stream
+            finally:
+                # Otherwise the stream and its text stay in memory until the next garbage collection.
+                del vars(stream)["_get_event_iterator"]
 
     # Set on the object, so that the class stays unchanged.
     vars(model).update(request=request_fitted, request_stream=stream_fitted)

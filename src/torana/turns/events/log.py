@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
@@ -257,4 +258,4 @@ class EventLog:
 
 def _size(event: TurnEvent) -> int:
     """Return the approximate memory of an event in bytes."""
-    return _EVENT + sum(len(str(value)) for value in event.data.values())
+    return _EVENT + sum(sys.getsizeof(str(value)) for value in event.data.values())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import BinaryContent, ModelMessage, ModelRequest, ModelResponse, UserPromptPart
+from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.settings import ModelSettings
@@ -54,6 +57,20 @@ async def test_refused_request_is_sent_once_more_and_smaller() -> None:
     assert budget.window == 2_048
     await model_request(model, prompt(30_000))
     assert size_of(model) <= 2_048 * 3 // 4
+
+
+async def test_stream_is_freed_without_a_collection() -> None:
+    model = ScriptedModel("done")
+    fit_requests(model, window=0, answer=4_096)
+    gc.disable()
+    try:
+        async with model.request_stream(prompt(10), None, ModelRequestParameters()) as stream:
+            assert [event async for event in stream]
+            freed = weakref.ref(stream)
+        del stream
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 async def test_request_that_is_refused_twice_fails() -> None:
