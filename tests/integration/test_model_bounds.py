@@ -223,6 +223,20 @@ async def test_absurd_usage_is_corrected_or_a_model_failure(usage: Mapping[str, 
     assert len(used.details) <= 32
 
 
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 1_000, "completion_tokens": -900},
+        {"prompt_tokens": 1_000, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": -900}},
+    ],
+    ids=["output", "details"],
+)
+async def test_negative_number_of_tokens_does_not_reduce_the_others(usage: Mapping[str, Any]) -> None:
+    response = await streamed(lambda _: Reply(answer="fine", usage=usage))
+
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (1_000, 0)
+
+
 @pytest.mark.parametrize("created", [10**40, -(10**40), "soon"])
 async def test_absurd_time_is_ignored_or_a_model_failure(created: object) -> None:
     def rule(_: ChatRequest) -> RawReply:

@@ -295,8 +295,11 @@ def _is_usable(name: str, value: object) -> bool:
 
 
 def _bounded(value: Any) -> Any:
-    """Return a number of tokens that other parts can convert; other values stay."""
-    return min(value, _MOST_TOKENS) if isinstance(value, int) else value
+    """Return a number of tokens that other parts can convert, also in details; other values stay."""
+    if isinstance(value, Mapping):
+        given = islice(cast("Mapping[str, Any]", value).items(), _USAGE_FIELDS)
+        return {name: _bounded(number) for name, number in given if not isinstance(number, Mapping)}
+    return max(0, min(value, _MOST_TOKENS)) if isinstance(value, int) else value
 
 
 def _text_or(default: _Default, value: object) -> str | _Default:
