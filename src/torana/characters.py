@@ -48,7 +48,7 @@ _MONGOLIAN = "\u1807\u180a\u1820-\u18aa"
 #: hidden in the others.
 _SEQUENCES = (
     re.compile(
-        rf"[{FILLERS}\U000e0100-\U000e01ef\ufe00-\ufe0d]"
+        rf"[{FILLERS}\u2065\ufff0-\ufff8\U000e0000-\U000e0fff\ufe00-\ufe0d]"
         rf"|(?<![{_VARIED}])(?!{_KEY})[\ufe0e\ufe0f]"
         rf"|(?<![{_MONGOLIAN}])[\u180b-\u180d\u180f]"
     ),

@@ -39,9 +39,9 @@ _CANCELLING = 5.0
 
 _log = logging.getLogger(__name__)
 
-#: The number of turns with files that run at a time, of all users and of one: a running turn holds the files of
-#: its message in memory, more than twice.
-_TURNS_WITH_FILES, _USERS_TURNS_WITH_FILES = 16, 4
+#: The number of turns with files that run at a time, of all users and of one, and the number that is kept for
+#: users without one: a running turn holds the files of its message in memory, more than twice.
+_TURNS_WITH_FILES, _USERS_TURNS_WITH_FILES, _KEPT_WITH_FILES = 16, 4, 6
 
 #: One in this number of slots is kept for users without a running turn: a few users with long turns must not
 #: delay all others.
@@ -79,7 +79,9 @@ class Runner:
         self._turn_timeout = turn_timeout
         self._clock = clock
         self._slots = FairSlots(total=concurrency, per_user=concurrency, kept=concurrency // _KEPT)
-        self._file_slots = FairSlots(total=_TURNS_WITH_FILES, per_user=_USERS_TURNS_WITH_FILES)
+        self._file_slots = FairSlots(
+            total=_TURNS_WITH_FILES, per_user=_USERS_TURNS_WITH_FILES, kept=_KEPT_WITH_FILES
+        )
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         #: Tasks that write the end of a turn which the database refused, and continue its session.

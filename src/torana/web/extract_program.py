@@ -6,6 +6,7 @@ It imports nothing of the gateway, so that it starts fast, and its process holds
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urljoin
 
 #: The number of elements above which the main part of a page is not searched; all its text is used.
 _ELEMENTS = "40000"
@@ -21,6 +22,8 @@ _HIDDEN = (
     " or contains(translate(@style, ' ', ''), 'font-size:0')]"
 )
 _HIDDEN_NAMES = ("template", "noscript", "script", "style")
+#: The maximum characters of a link: the address of the page could make many short links long.
+_LINK = 2_000
 #: A name that elements get which are removed.
 _REMOVED = "removed"
 
@@ -60,7 +63,7 @@ def _parse_html(html: str) -> Any:
 
 
 def _tidy(tree: Any, url: str) -> None:
-    """Remove hidden elements, make links absolute, and remove links that are not HTTP."""
+    """Remove hidden elements, make links absolute, and remove links that are not HTTP or too long."""
     from lxml import html
 
     library: Any = html  # it has no types
@@ -70,8 +73,19 @@ def _tidy(tree: Any, url: str) -> None:
         if element is not tree:
             element.tag = _REMOVED
     etree.strip_elements(tree, _REMOVED, *_HIDDEN_NAMES, etree.Comment, with_tail=False)
-    tree.make_links_absolute(url, resolve_base_href=False, handle_failures="discard")
     for link in tree.xpath("//a[@href]"):
-        if not link.get("href").startswith(("http://", "https://")):
+        address = _absolute(link.get("href"), url)
+        if address is None:
             link.tag = _REMOVED
+        else:
+            link.set("href", address)
     etree.strip_tags(tree, _REMOVED)
+
+
+def _absolute(link: str, url: str) -> str | None:
+    """Return a link of the page as an address of the web; None for another or a long one."""
+    try:
+        address = urljoin(url, link.strip())
+    except ValueError:
+        return None
+    return address if address.startswith(("http://", "https://")) and len(address) <= _LINK else None

@@ -71,6 +71,24 @@ def test_removed_elements_cost_no_more_than_shown_ones(removed: str) -> None:
     assert texts[1] == "tail" * 39_000
 
 
+def test_addresses_in_a_style_cost_no_more_than_elements() -> None:
+    costs: list[float] = []
+    for page in ("<p>" + "<b>x</b>tail" * 10_000, f'<p style="{"url(a)" * 20_000}">tail'):
+        before = time.process_time()
+        read_bounded(page, "https://site.test/")
+        costs.append(time.process_time() - before)
+
+    assert costs[1] < 2 * costs[0]
+
+
+def test_links_that_the_address_of_the_page_makes_long_are_removed() -> None:
+    page = f"https://site.test/{'x' * 3_000}/"
+
+    assert read_bounded('<p><a href="a">near</a> <a href="/b">far</a>', page)["text"] == (
+        "near [far](https://site.test/b)"
+    )
+
+
 @pytest.mark.parametrize(
     ("html", "text"),
     [

@@ -234,7 +234,7 @@ def _fit_requests(model: Model, budget: ContextBudget) -> None:
                 yield stream
             finally:
                 # Otherwise the stream and its text stay in memory until the next garbage collection.
-                del vars(stream)["_get_event_iterator"]
+                vars(stream).pop("_get_event_iterator", None)
 
     # Set on the object, so that the class stays unchanged.
     vars(model).update(request=request_fitted, request_stream=stream_fitted)

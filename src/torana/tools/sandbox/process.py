@@ -41,14 +41,15 @@ class _Output:
 class BoundedProcess:
     """Runs a command line of bubblewrap to its end. For one run only."""
 
-    def __init__(self, *, limits: SandboxLimits) -> None:
+    def __init__(self, *, limits: SandboxLimits, kernel_before: int | None = None) -> None:
+        """``kernel_before`` is the kernel's memory before the run, by default the current one."""
         self._limits = limits
         self._stopped: Stopped | None = None
         self._process: subprocess.Popen[bytes]
         self._flood = 0
         #: Bytes in the run's sockets at the last measurement.
         self._in_sockets = 0
-        self._kernel_before = usage.kernel_memory()
+        self._kernel_before = usage.kernel_memory() if kernel_before is None else kernel_before
         self._is_lowered = False
         #: Descriptors of killed processes.
         self._dying: list[int] = []

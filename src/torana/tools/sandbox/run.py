@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from torana.tools.sandbox.bubblewrap import ETC_FILES, NOBODY, PATH, STARTED, Bu
 from torana.tools.sandbox.egress import Egress, Resolve
 from torana.tools.sandbox.job import Job, Outcome, SandboxFault, SandboxLimits
 from torana.tools.sandbox.process import BoundedProcess, sealed_file
-from torana.tools.sandbox.usage import Disks
+from torana.tools.sandbox.usage import Disks, kernel_memory
 from torana.tools.sandbox.workdirs import make_workdir
 
 #: The environment of every job, to which only the job's variables are added.
@@ -36,6 +36,7 @@ class Sandbox:
         self._bubblewrap = bubblewrap
         self._resolve = resolve
         self._free = asyncio.Semaphore(at_once)
+        self._kernel = _KernelMemory()
 
     def which(self, program: str) -> str | None:
         """Return a program's path in the sandbox; None if the sandbox lacks it, even if the host has it."""
@@ -94,13 +95,14 @@ class Sandbox:
                 if job.hosts:
                     await egress.open(room / "egress.sock")
                     (room / "egress.sock").chmod(0o666)
-                outcome = await BoundedProcess(limits=limits).run(
-                    command,
-                    environ=environ,
-                    stdin=job.stdin,
-                    descriptors=[calls, *directories.values()],
-                    disks=Disks(writable) if writable else None,
-                )
+                with self._kernel.measured_before() as kernel_before:
+                    outcome = await BoundedProcess(limits=limits, kernel_before=kernel_before).run(
+                        command,
+                        environ=environ,
+                        stdin=job.stdin,
+                        descriptors=[calls, *directories.values()],
+                        disks=Disks(writable) if writable else None,
+                    )
             finally:
                 await egress.close()
         if outcome.stderr.startswith(STARTED):
@@ -113,6 +115,25 @@ class Sandbox:
             reason = outcome.stderr.decode(errors="replace").strip() or f"exit code {outcome.code}"
             raise SandboxFault(f"The sandbox cannot be set up: {reason[:200]}")
         return replace(outcome, refused=egress.refused_hosts, exceeded_traffic=egress.exceeded_traffic)
+
+
+class _KernelMemory:
+    """The kernel's memory before overlapping runs: what an earlier run holds does not count as before a run."""
+
+    def __init__(self) -> None:
+        self._before = 0
+        self._runs = 0
+
+    @contextmanager
+    def measured_before(self) -> Generator[int]:
+        """Yield the bytes before the block and before all blocks that overlap with it, also indirectly."""
+        if not self._runs:
+            self._before = kernel_memory()
+        self._runs += 1
+        try:
+            yield self._before
+        finally:
+            self._runs -= 1
 
 
 def _furnish(room: Path, job: Job) -> Sequence[str]:

@@ -73,6 +73,15 @@ async def test_stream_is_freed_without_a_collection() -> None:
         gc.enable()
 
 
+async def test_stream_of_a_model_that_is_fitted_twice_ends() -> None:
+    model = ScriptedModel("done")
+    for _ in range(2):
+        fit_requests(model, window=0, answer=4_096)
+
+    async with model_request_stream(model, prompt(10)) as stream:
+        assert [event async for event in stream]
+
+
 async def test_request_that_is_refused_twice_fails() -> None:
     model = ScriptedModel([OVERFLOW], [OVERFLOW])
     fit_requests(model, window=100_000, answer=4_096)
