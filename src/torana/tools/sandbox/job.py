@@ -22,12 +22,12 @@ _WATCH, _MAX_WATCHES = 184, Path("/proc/sys/fs/epoll/max_user_watches")
 
 
 def _kernel_limit() -> int:
-    """Return a quarter of the kernel's memory for the epoll watches of a user, at most 512 MiB.
+    """Return half of the kernel's memory for the epoll watches of a user, at most 512 MiB.
 
     The gateway may run as the same user, and ends if it gets no watch.
     """
     with suppress(OSError):
-        return min(512 * MIB, int(_MAX_WATCHES.read_text()) * _WATCH // 4)
+        return min(512 * MIB, int(_MAX_WATCHES.read_text()) * _WATCH // 2)
     return 512 * MIB
 
 

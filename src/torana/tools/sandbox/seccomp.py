@@ -19,6 +19,7 @@ Other calls have no effect and report success, because programs do not expect an
 - ``sync`` and its relatives write the data of the whole machine to its disks, also for a file that the script
   cannot change, and delay the commits of the gateway's database. A script with writable directories may use
   those that write one file.
+- ``prctl`` with PR_SET_DUMPABLE: the gateway could no longer read what the process writes to disks.
 - ``setsid``: where Linux groups processes by session (``sched_autogroup``), each session gets as much processor
   time as the gateway, however low its priority is.
 
@@ -26,7 +27,7 @@ Other kernel memory has a bound elsewhere:
 
 - Descriptors of epoll, timers, signals, events and processes: the limit of open files. Descriptors in flight
   between Unix sockets: the same limit.
-- The watches of epoll: the growth of the kernel's own memory, of which a run may use a quarter of the kernel's
+- The watches of epoll: the growth of the kernel's own memory, of which a run may use half of the kernel's
   share for the watches of a user (4 % of the memory), because the gateway may be the same user.
 - Pipes: the kernel's share for each user (64 MiB).
 - POSIX timers and queued signals: the limit of pending signals. POSIX message queues: a limit of zero.
@@ -54,7 +55,7 @@ _PROTOCOLS = (0, 1, 6, 17)
 #: ``_BUFFERS``, which are ignored: SO_SNDBUF and SO_RCVBUF. Forbidden: SO_ATTACH_FILTER, SO_LOCK_FILTER,
 #: SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF, and SO_RESERVE_MEM.
 _SOL_SOCKET, _BUFFERS, _FORBIDDEN_OPTIONS = 1, (7, 8), (26, 44, 50, 51, 52, 73)
-_PR_SET_SECCOMP = 22
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP = 4, 22
 _IOCTLS = (
     *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX
     *(0x40305828, 0x4030582A, 0x40305839),  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
@@ -174,7 +175,8 @@ def _examinations() -> Iterator[tuple[str, Sequence[bytes]]]:
     yield "setsockopt", [_step(_LOAD, _SECOND), *of_sockets]
     yield "ioctl", [_step(_LOAD, _SECOND), *_refuse(_IOCTLS)]
     yield "fcntl", [_step(_LOAD, _SECOND), *_refuse(_FCNTLS)]
-    yield "prctl", [_step(_LOAD, _FIRST), *_refuse((_PR_SET_SECCOMP,))]
+    dumpable = _when(_EQUAL, _PR_SET_DUMPABLE, _answer(0))
+    yield "prctl", [_step(_LOAD, _FIRST), *dumpable, *_refuse((_PR_SET_SECCOMP,))]
     yield "clone", [_step(_LOAD, _FIRST), *_when(_ANY_BIT, _NEW_NAMESPACES, _answer(EPERM))]
     shared = _when(_ANY_BIT, _ANONYMOUS, *_when(_ANY_BIT, _SHARED, _answer(EPERM)))
     yield "mmap", [_step(_LOAD, _FOURTH), *_when(_ANY_BIT, _HUGE, _answer(EPERM)), *shared]
