@@ -63,7 +63,8 @@ async def answer(request: dict[str, Any]) -> dict[str, Any]:
         ),
         granted=needs_of,
         environ=os.environ,
-        limits=SandboxLimits(**request["limits"]),
+        # Linux reports the kernel's memory for the whole machine, and other tests fill it at the same time.
+        limits=SandboxLimits(**{"kernel": 2**40} | request["limits"]),
     )
     ticks = 0
 
