@@ -183,7 +183,7 @@ class Settings(BaseModel):
     """The maximum number of tokens of one turn. 0 disables the limit."""
     concurrency: Annotated[Whole, Field(ge=1, le=10_000)] = 100
     """The maximum number of turns that run at a time. The others wait, and users get free slots in turn. A
-    tenth of the slots is kept for users without a running turn.
+    tenth of the slots, rounded down, is kept for users without a running turn.
     """
     queue_per_session: Annotated[Whole, Field(ge=1, le=10_000)] = 20
     """The maximum number of unanswered messages of one session. More are refused with status 429."""

@@ -136,7 +136,7 @@ def _hooked(client: Any, max_bytes: int, pace: Pace, *, uses_sdk: bool) -> Any:
             response.stream, keys, size=_Size(max_bytes), weights=weights, pace=pace
         )
 
-    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
+    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - not public
         if transport is not None:
             handle = transport.handle_async_request
             # Set on the object, so that the class stays unchanged.

@@ -24,8 +24,8 @@ _HIDDEN = (
 _HIDDEN_NAMES = ("template", "noscript", "script", "style")
 #: The maximum characters of a link: the address of the page could make many short links long.
 _LINK = 2_000
-#: A name that elements get which are removed.
-_REMOVED = "removed"
+#: The name of elements that are removed, which no page should use.
+_REMOVED = "torana-removed"
 
 
 def read_bounded(html: str, url: str) -> dict[str, str]:

@@ -71,6 +71,15 @@ def count_rows(connection: Connection) -> dict[str, int]:
     return {t.name: connection.execute(sa.select(sa.func.count()).select_from(t)).scalar_one() for t in tables}
 
 
+async def die_while_erasing(erasure: Erasure, mortal: MortalDatabase, faults: Faults) -> None:
+    """Erase ana until the process dies, and close its database."""
+    task = asyncio.create_task(erasure.erase("ana", ACT))
+    await faults.death()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    mortal.close()
+
+
 class Interrupted(SqliteDatabase):
     """A database that runs an event before its erasing transactions, or before others."""
 
@@ -223,11 +232,7 @@ async def test_interrupted_erasure_of_many_turns_completes_on_retry(
     first = open_turns(ScriptedModel(*YES), database=mortal)
     for channel in ("attic", "attic", "cellar", "cellar"):
         await say(first, "a secret of ana's", channel=channel, user="ana")
-    task = asyncio.create_task(erasure(mortal, first).erase("ana", ACT))
-    await faults.death()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    mortal.close()
+    await die_while_erasing(erasure(mortal, first), mortal, faults)
 
     database = open_database()
     left = await database.run(count_rows)
@@ -419,11 +424,7 @@ async def test_erasure_is_atomic_in_a_crash_and_completes_on_retry(
     first = open_turns(ScriptedModel(*YES), database=mortal)
     for user in ("ana", "ben"):
         await say(first, f"a secret of {user}'s", channel="room", user=user)
-    task = asyncio.create_task(erasure(mortal, first).erase("ana", ACT))
-    await faults.death()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    mortal.close()
+    await die_while_erasing(erasure(mortal, first), mortal, faults)
 
     database = open_database()
     done = place == "erased_among 1" or (place, moment) == ("erase 1", "after")

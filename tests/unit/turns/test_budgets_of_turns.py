@@ -451,7 +451,7 @@ async def test_summary_that_ends_after_an_erasure_stores_no_channel(
     turns = open_turns(agent=open_agent(ScriptedModel("Done.")), budgets=limits)
     turn = await turns.reader.wait_for_end(await turns.accept(message(user="ana", channel="my divorce")))
     act = Act(principal="operator", source="test", at=turn.created_at)
-    await database.run(partial(erasure.erase, user="ana", act=act, tokens_revoked=0))
+    await database.run(partial(erasure.erase, user="ana", act=act, earlier=(), tokens_revoked=0))
     summary = ModelResponse(parts=[], usage=RequestUsage(input_tokens=70_000, output_tokens=7))
 
     await database.run(partial(limits.charge, turn=turn, responses=[summary]))

@@ -97,7 +97,7 @@ def erase_some_turns(connection: Connection, user: str, act: Act, *, is_first: b
 
 
 def erase(
-    connection: Connection, user: str, act: Act, *, earlier: Iterable[ErasedTurns] = (), tokens_revoked: int = 0
+    connection: Connection, user: str, act: Act, *, earlier: Iterable[ErasedTurns], tokens_revoked: int
 ) -> ErasedUser | None:
     """Delete all data of a user and record it; return None, with nothing changed, if a turn has not ended.
 
