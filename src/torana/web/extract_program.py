@@ -24,6 +24,8 @@ _HIDDEN = (
 _HIDDEN_NAMES = ("template", "noscript", "script", "style")
 #: The maximum characters of a link: the address of the page could make many short links long.
 _LINK = 2_000
+#: The maximum number of attributes of an element. The parser compares each new attribute with all before it.
+_ATTRIBUTES = 1_000
 #: The name of elements that are removed, which no page should use.
 _REMOVED = "torana-removed"
 
@@ -35,7 +37,10 @@ def read_bounded(html: str, url: str) -> dict[str, str]:
 
 
 def read(html: str, url: str) -> tuple[str, str]:
-    """Return the title, and the text in Markdown with absolute links."""
+    """Return the title, and the text in Markdown with absolute links.
+
+    Raises ``ValueError`` if an element has too many attributes.
+    """
     from trafilatura import extract, html2txt
     from trafilatura.settings import use_config
 
@@ -56,10 +61,23 @@ def _parse_html(html: str) -> Any:
     from lxml import html as library
 
     parser: Any = library  # it has no types
+    page = html.encode()
     try:
-        return parser.document_fromstring(html.encode(), parser=parser.HTMLParser(encoding="utf-8"))
+        parser.etree.HTML(page, parser.HTMLParser(encoding="utf-8", target=_AttributeLimit()))
+        return parser.document_fromstring(page, parser=parser.HTMLParser(encoding="utf-8"))
     except parser.etree.ParserError:
         return None
+
+
+class _AttributeLimit:
+    """A parser target that refuses elements with too many attributes, before a parser builds them."""
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        if len(attributes) > _ATTRIBUTES:
+            raise ValueError(f"the element {name} has more than {_ATTRIBUTES} attributes")
+
+    def close(self) -> None:
+        pass
 
 
 def _tidy(tree: Any, url: str) -> None:

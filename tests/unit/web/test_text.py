@@ -110,6 +110,13 @@ async def test_half_of_a_surrogate_pair_reaches_the_worker() -> None:
     assert page.text == "?half"
 
 
+async def test_page_with_an_element_of_many_attributes_is_refused() -> None:
+    attributes = " ".join(f"a{number}" for number in range(200_000))
+
+    with pytest.raises(Unreadable, match="structure"):
+        await Reader().read(f"<p {attributes}>x", "https://site.test/")
+
+
 @pytest.mark.parametrize(
     "html",
     [
