@@ -73,11 +73,11 @@ class Summaries:
         """Return the part of the session to summarise, or None."""
         limit = self.history_messages + 1  # each row has a message, so these exceed the window
         session = {"owner": turn.owner, "session_id": turn.session_id}
-        known = await self.database.run(partial(transcript.oldest_unsummarised, **session, limit=limit))
+        known = await self.database.read(partial(transcript.oldest_unsummarised, **session, limit=limit))
         chosen = [] if known is None else self._choose_rows(known.rows)
         if known is None or not chosen:
             return None
-        bodies = await self.database.run(
+        bodies = await self.database.read(
             partial(transcript.bodies, **session, first=chosen[0], last=chosen[-1])
         )
         text, to = _transcript(bodies, self._bounded(_ALL_CHARS, 8))

@@ -59,17 +59,15 @@ def oldest_unsummarised(
     connection: Connection, owner: str, session_id: str, *, limit: int
 ) -> Unsummarised | None:
     """Return the oldest ``limit`` visible history rows after the summary; None if there is no such session."""
-    known = sa.select(sessions.c.summary, sessions.c.summary_to, sessions.c.fresh_from)
-    row = connection.execute(known.where(sessions.c.owner == owner, sessions.c.id == session_id)).first()
-    if row is None:
+    session = {"owner": owner, "session_id": session_id, "limit": limit}
+    rows = connection.execute(_SIZES, session).all()
+    if not rows:
         return None
-    first = max(row.summary_to + 1, row.fresh_from)
-    found = connection.execute(_SIZES, {"session_id": session_id, "first": first, "limit": limit})
     return Unsummarised(
-        summary=row.summary,
-        summary_to=row.summary_to,
-        fresh_from=row.fresh_from,
-        rows=[(size.seq, size.messages, size.bytes) for size in found],
+        summary=rows[0].summary,
+        summary_to=rows[0].summary_to,
+        fresh_from=rows[0].fresh_from,
+        rows=[(row.seq, row.messages, row.bytes) for row in rows if row.bytes is not None],
     )
 
 
@@ -166,6 +164,12 @@ _is_fresh = sa.exists().where(
     turns.c.id == history.c.turn_id,
     turns.c.seq >= sa.select(sessions.c.fresh_seq).where(_of_session).scalar_subquery(),
 )
+_visible = (
+    (history.c.session_id == sessions.c.id)
+    & (history.c.owner == sessions.c.owner)
+    & (history.c.seq >= sessions.c.fresh_from)
+    & _is_fresh
+)
 #: An outer join: a session without history gives one row.
 _NEWEST = (
     sa.select(
@@ -177,24 +181,22 @@ _NEWEST = (
         history.c.body,
         history.c.messages,
     )
-    .select_from(
-        sessions.outerjoin(
-            history,
-            (history.c.session_id == sessions.c.id)
-            & (history.c.owner == sessions.c.owner)
-            & (history.c.seq >= sessions.c.fresh_from)
-            & _is_fresh,
-        )
-    )
+    .select_from(sessions.outerjoin(history, _visible))
     .where(sessions.c.owner == sa.bindparam("owner"), _of_session)
     .order_by(history.c.seq.desc())
     .limit(sa.bindparam("limit"))
 )
 _SIZES = (
-    sa.select(history.c.seq, history.c.messages, sa.func.length(history.c.body).label("bytes"))
-    .where(
-        history.c.session_id == sa.bindparam("session_id"), history.c.seq >= sa.bindparam("first"), _is_fresh
+    sa.select(
+        sessions.c.summary,
+        sessions.c.summary_to,
+        sessions.c.fresh_from,
+        history.c.seq,
+        history.c.messages,
+        sa.func.length(history.c.body).label("bytes"),
     )
+    .select_from(sessions.outerjoin(history, _visible & (history.c.seq > sessions.c.summary_to)))
+    .where(sessions.c.owner == sa.bindparam("owner"), _of_session)
     .order_by(history.c.seq)
     .limit(sa.bindparam("limit"))
 )
