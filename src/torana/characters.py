@@ -32,7 +32,7 @@ HIDDEN = CONTROLS + LINE_SEPARATORS + BIDI + ZERO_WIDTH + TAGS + SURROGATES
 _KEPT = frozenset("\n\t" + JOINERS)
 _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: Printable characters that look like a space, or like nothing.
-_BLANK = frozenset(FILLERS + "\u2800\ufffc")
+_BLANK = frozenset(FILLERS + "\u2800\u2d7f\ufffc\U0001107f")
 _REMOVED = frozenset({"Cc", "Cf", "Cs", "Cn", "Co"})
 #: The maximum length of a run of combining marks, and the characters that become marks by decomposition.
 _MARKS = 30

@@ -45,7 +45,7 @@ def test_invisible_characters_are_escaped() -> None:
 @pytest.mark.parametrize(
     "blank",
     [
-        *("\u3164", "\u115f", "\u2800", "\ufffc", "\U00016fe4", "\U0001d159"),
+        *("\u3164", "\u115f", "\u2800", "\u2d7f", "\ufffc", "\U0001107f", "\U00016fe4", "\U0001d159"),
         *("\U000e0100", "\ufe0f\ufe0e", "\ufe00", "\ufe0f", "\u180b", "\u180f"),
     ],
     ids=lambda blank: blank.encode("unicode_escape").decode(),
