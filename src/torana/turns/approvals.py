@@ -282,8 +282,9 @@ def answer(
     connection: Connection,
     inbound: Inbound,
     choice: Choice,
-    act: Act,
     *,
+    act: Act,
+    meant: Approval | None,
     decided_in: str,
 ) -> tuple[Approval, Sequence[Approval]] | None:
     """Decide the open approval that a message answers. Return it and the sender's other open approvals.
@@ -291,15 +292,24 @@ def answer(
     Returns None if the message answers no question or the question is ambiguous. A chat shows one question at a
     time. Over HTTP the message answers the question in the last response to its sender. If that response has no
     question, the message answers the sender's only open question, provided that a chat, a response or an event
-    stream has shown it. ``decided_in`` is the turn of the message.
+    stream has shown it, and only if it is the question ``meant`` that the message answered when it arrived
+    (``find_meant``). ``decided_in`` is the turn of the message.
     """
     asked = rows.open_to(connection, inbound, now=act.at)
     if inbound.account is None:
         asked = _questions_meant(connection, inbound, asked)
+        if asked and (meant is None or meant.id != asked[0].id):
+            return None
     if not asked:
         return None
     verdict = replace(_verdict(choice, by=act.principal, at=act.at), decided_in=decided_in)
     return _decide(connection, asked[0], verdict, act), asked[1:]
+
+
+def find_meant(connection: Connection, inbound: Inbound, now: datetime) -> Approval | None:
+    """Return the open question that an HTTP message answers, or None."""
+    asked = rows.open_to(connection, inbound, now=now)
+    return next(iter(_questions_meant(connection, inbound, asked)), None)
 
 
 def _questions_meant(connection: Connection, inbound: Inbound, asked: list[Approval]) -> list[Approval]:

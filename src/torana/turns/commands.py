@@ -20,7 +20,7 @@ from torana.store.rows.audit import Act
 from torana.store.rows.turns import NewTurn
 from torana.turns import outcomes
 from torana.turns.approval_replies import read_answer
-from torana.turns.approvals import Approvals, Choice, answer, ask_again, find_unanswered
+from torana.turns.approvals import Approvals, Choice, answer, ask_again, find_meant, find_unanswered
 
 #: A message is a command if it consists of one of these words and nothing else.
 WORDS = ("/stop", "/status", "/new", "/help")
@@ -86,7 +86,10 @@ class Commands:
         choice = Choice(approve=approve) if is_read else None
         self._answering[place] += 1
         try:
-            work = partial(_answer_question, inbound=inbound, new=new, choice=choice)
+            # Another replica may be storing the first answer, after which the next question is the open one.
+            find = partial(find_meant, inbound=inbound, now=new.at)
+            meant = await self._database.read(find) if inbound.account is None else None
+            work = partial(_answer_question, inbound=inbound, new=new, choice=choice, meant=meant)
             answered = await self._database.run(work)
         finally:
             self._answering[place] -= 1
@@ -130,14 +133,18 @@ def _status(connection: Connection, running: Sequence[Turn], *, waiting: int, no
 
 
 def _answer_question(
-    connection: Connection, inbound: Inbound, new: NewTurn, choice: Choice | None
+    connection: Connection, inbound: Inbound, new: NewTurn, choice: Choice | None, meant: Approval | None
 ) -> tuple[Turn, Approval | None] | None:
-    """Store a yes or a no. Without ``choice`` it decides nothing: its sender cannot have seen the question."""
+    """Store a yes or a no. Without ``choice`` it decides nothing: its sender cannot have seen the question.
+
+    Over HTTP, ``meant`` is the question that it answered when it arrived, and it decides no other.
+    """
     known = idempotency_keys.find(connection, inbound, new.at)
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    decided = None if choice is None else answer(connection, inbound, choice, act, decided_in=new.turn_id)
+    answered = partial(answer, connection, inbound, act=act, meant=meant, decided_in=new.turn_id)
+    decided = None if choice is None else answered(choice)
     if choice is None or decided is None:
         return _explain_not_counted(connection, inbound, new)
     approval, more = decided

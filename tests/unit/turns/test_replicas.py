@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import psycopg
 import pytest
@@ -18,8 +18,10 @@ from tests.unit.turns.conftest import Replica
 
 from torana.errors import AlreadyDecided, InvalidField, QueueFull, TakenOver
 from torana.messages import Inbound, Turn
+from torana.store.engine.database import Connection
 from torana.store.engine.postgres.replicas import list_replicas
 from torana.store.rows import shared_turns
+from torana.store.rows.approval_questions import question_text
 from torana.store.rows.approvals import Approval
 from torana.store.rows.audit import Act
 from torana.store.rows.extensions import mcp_pins
@@ -40,8 +42,8 @@ async def soon(task: Awaitable[Turn]) -> Turn:
         return await task
 
 
-async def open_asking_replica(open_replica: Open) -> Replica:
-    """Start a replica whose turn asks for approval of a call."""
+async def open_asking_replica(open_replica: Open, *amounts: int) -> Replica:
+    """Start a replica whose turn asks for approval of a call, or of a call for each of the ``amounts``."""
 
     def pay(amount: Annotated[int, Field(le=9)] = 5) -> str:
         """Pay."""
@@ -49,7 +51,9 @@ async def open_asking_replica(open_replica: Open) -> Replica:
 
     tools = FunctionToolset[ToolContext]()
     tools.add_function(pay, metadata={"idempotent": False, "permission": "ask"})
-    return await open_replica([ToolCallPart("pay", {}, tool_call_id="c1")], "I paid.", toolset=tools)
+    calls = [ToolCallPart("pay", {"amount": one}, tool_call_id=f"c{one}") for one in amounts]
+    calls = calls or [ToolCallPart("pay", {}, tool_call_id="c1")]
+    return await open_replica(calls, "I paid.", toolset=tools)
 
 
 async def question(replica: Replica, turn: Turn) -> str:
@@ -111,6 +115,38 @@ async def test_decision_is_announced(
     await second.turns.approvals.decide("gateway", turn.id, "c1", Choice(approve=True), act)
 
     assert (await soon(waiting)).reply == "I paid."
+
+
+async def test_yes_on_two_replicas_at_the_same_time_answers_one_question(
+    open_replica: Open, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await open_asking_replica(open_replica, 1, 2), await open_replica()
+    turn = await first.turns.accept(message())
+    await question(first, turn)
+    asked = question_text("pay", {"amount": 1})
+    assert ((await first.turns.accept(message("yes"))).reply or "").endswith(asked)
+    arrived, stored = asyncio.Event(), asyncio.Event()
+    run = second.database.run
+
+    async def run_later(work: Callable[[Connection], Any]) -> Any:
+        arrived.set()
+        await stored.wait()
+        return await run(work)
+
+    monkeypatch.setattr(second.database, "run", run_later)
+    late = asyncio.create_task(second.turns.accept(message("yes")))
+    await arrived.wait()
+
+    decided = await first.turns.accept(message("yes"))
+    stored.set()
+
+    asked = question_text("pay", {"amount": 2})
+    assert decided.reply == f"I run `pay`.\n\n{asked}"
+    reply = (await soon(late)).reply or ""
+    assert reply.startswith("That does not count")
+    assert reply.endswith(asked)
+    assert (await first.turns.accept(message("no"))).reply == "I do not run `pay`."
+    assert (await soon(first.turns.reader.wait_for_end(turn))).reply == "I paid."
 
 
 async def test_replica_that_runs_the_turn_checks_changed_arguments(
