@@ -85,7 +85,7 @@ class Turns:
         self.live = runner.live
         self.approvals = approvals
         self.reader = TurnReader(database=database, live=runner.live, clock=clock)
-        self.open_approvals = OpenApprovals(database=database, live=runner.live, clock=clock)
+        self.open_approvals = OpenApprovals(database=database, reader=self.reader, clock=clock)
         self._recovery = Recovery(
             database=database, runner=runner, budgets=budgets, max_crashes=max_crashes, clock=clock
         )

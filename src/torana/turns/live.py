@@ -59,6 +59,9 @@ class LiveTurn:
     def note_approval_request(self) -> None:
         """Wake the callers that wait for an approval, and the recovery that runs this turn alone."""
         self.settled.set()
+        self.wake_callers_for_approval()
+
+    def wake_callers_for_approval(self) -> None:
         self.approval_requested.set()
         self.approval_requested = asyncio.Event()
 

@@ -14,7 +14,7 @@ from torana.store.rows import turns as turn_rows
 from torana.store.rows.approval_questions import question_after
 from torana.store.rows.approvals import Approval
 from torana.turns.journal import settled_text
-from torana.turns.live import LiveTurns
+from torana.turns.reader import TurnReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class WaitingTurn:
 class OpenApprovals:
     """Finds the questions that an HTTP response contains instead of the end of a turn."""
 
-    def __init__(self, *, database: Database, live: LiveTurns, clock: Callable[[], datetime]) -> None:
+    def __init__(self, *, database: Database, reader: TurnReader, clock: Callable[[], datetime]) -> None:
         self._database = database
-        self._live = live
+        self._reader = reader
         self._clock = clock
 
     async def wait_for_question(self, turn: Turn) -> WaitingTurn:
@@ -44,15 +44,17 @@ class OpenApprovals:
         def find(connection: Connection) -> WaitingTurn | None:
             return _find_question(connection, turn, self._clock())
 
-        one = self._live.get(turn.id)
+        one = await self._reader.find_live(turn)
         if one is None:  # the wait for the end of the turn reports it
             await asyncio.Event().wait()
             raise AssertionError("no event is ever set")
+        may_ask = one.awaits_approval or one.turn.state == "waiting"
         while True:
             approval_requested = one.approval_requested
-            if one.awaits_approval and (found := await self._database.run(find)) is not None:
+            if may_ask and (found := await self._database.run(find)) is not None:
                 return found
             await approval_requested.wait()
+            may_ask = True
 
     async def asking_turn(self, turn: Turn) -> Turn:
         """Return the turn whose approval a message decided, or the turn of the message itself."""

@@ -102,6 +102,16 @@ class TurnReader:
             raise self._live.blocked.not_running_error(found.session_id)
         return await self._watch(found).wait_for_end()
 
+    async def find_live(self, turn: Turn) -> LiveTurn | None:
+        """Return a turn that has not ended, here or in another replica; None if it has ended.
+
+        Raises as ``get`` does.
+        """
+        if (one := self._live.get(turn.id)) is not None or self._database.replica is None:
+            return one
+        found = await self.get(turn.owner, turn.id)
+        return None if found.has_ended else self._watch(found)
+
     async def wait_for_delay(self, turn: Turn) -> None:
         """Wait until a live turn is held up because the disk cannot be written."""
         one = self._live.get(turn.id)

@@ -41,7 +41,8 @@ _log = logging.getLogger(__name__)
 class ReplicaWatch:
     """Renews the lease of this replica, and applies the changes that other replicas make to turns.
 
-    It ends the waits for turns that another replica has ended or deleted, cancels turns and continues approvals
+    It ends the waits for turns that another replica has ended or deleted, and wakes those for the questions of
+    turns that another replica runs. It cancels turns and continues approvals
     that another replica has decided, and runs the queued turns of idle sessions. When the lease of a replica
     has ended, the turns of that replica are recovered as after a crash. It checks every second, and at once
     when another replica announces a change. The activity of all replicas is shared.
@@ -104,6 +105,9 @@ class ReplicaWatch:
         if erasures:
             self.erasures.set()
         self._note_counts(signs.tools, signs.skills)
+        for turn_id in signs.asking or ():
+            if (one := self._runner.live.get(turn_id)) is not None:
+                one.wake_callers_for_approval()
         if signs.changed or erasures is None:
             await self._apply_changes(waited)
         else:

@@ -117,6 +117,32 @@ async def test_decision_is_announced(
     assert (await soon(waiting)).reply == "I paid."
 
 
+async def test_request_at_another_replica_receives_the_question(open_replica: Open, message: Message) -> None:
+    first, second = await open_asking_replica(open_replica), await open_replica()
+    turn = await first.turns.accept(message())
+    waiting = [asyncio.create_task(second.turns.open_approvals.wait_for_question(turn))]
+    approval = await question(first, turn)
+    waiting.append(asyncio.create_task(second.turns.open_approvals.wait_for_question(turn)))
+
+    async with asyncio.timeout(_PATIENCE):
+        found = [await one for one in waiting]
+
+    assert [one.approval.id for one in found] == [approval, approval]
+    assert question_text("pay", {}) in found[0].text
+
+
+async def test_yes_at_another_replica_receives_the_next_question(open_replica: Open, message: Message) -> None:
+    first, second = await open_asking_replica(open_replica, 1, 2), await open_replica()
+    turn = await first.turns.accept(message())
+    await question(first, turn)
+    async with asyncio.timeout(_PATIENCE):
+        await second.turns.open_approvals.wait_for_question(turn)
+        await second.turns.accept(message("yes"))
+        found = await second.turns.open_approvals.wait_for_question(turn)
+
+    assert found.approval.arguments == {"amount": 2}
+
+
 async def test_yes_on_two_replicas_at_the_same_time_answers_one_question(
     open_replica: Open, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:

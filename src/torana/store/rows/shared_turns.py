@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -53,6 +53,8 @@ class Signs(NamedTuple):
     #: Numbers that grow with each change of the accepted MCP tools, and of the decisions on skills.
     tools: int
     skills: int
+    #: Ids of turns that this replica waits for and that wait for an approval; None if there are none.
+    asking: Sequence[str] | None
 
 
 class UnfinishedTurn(NamedTuple):
@@ -73,12 +75,15 @@ def read_signs(connection: Connection, waited: Collection[str], *, hold: bool) -
     """Return the signs of changes, in one statement. The arguments are those of ``read_changes``."""
     changed: list[sa.ColumnElement[bool]] = [sa.exists(one) for one in (_STOPPED, _DECIDED, _LEFT)]
     changed.append(some_ended)
+    asking: sa.ColumnElement[Any] = sa.null()
     if waited:
+        asking = _ASKING.where(turns.c.id.in_(waited)).scalar_subquery()
         running = sa.select(sa.func.count()).where(turns.c.id.in_(waited), turns.c.ended_at.is_(None))
         changed.append(running.scalar_subquery() < len(waited))
     if not hold:
         changed.append(idle_sessions.exists())
-    query = sa.select(sa.or_(*changed), mcp_pins.number_of_changes, change_counts.number_of("skills"))
+    counts = mcp_pins.number_of_changes, change_counts.number_of("skills")
+    query = sa.select(sa.or_(*changed), *counts, asking)
     return Signs(*connection.execute(query).one())
 
 
@@ -205,6 +210,7 @@ _ALL_UNFINISHED = (
 _is_waited = turns.c.id.in_(sa.bindparam("ids", expanding=True))
 _ENDED = sa.select(turns).where(_is_waited, turns.c.ended_at.is_not(None))
 _FOUND = sa.select(turns.c.id).where(_is_waited)
+_ASKING = sa.select(sa.func.array_agg(turns.c.id)).where(turns.c.state == "waiting")
 _STOPPED = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica), _is_stopped)
 _RUNNING = sa.select(turns.c.id).where(active, IsOwn(turns.c.replica))
 _DECIDED = sa.select(approvals.c.turn_id, approvals.c.step, approvals.c.call_id).where(
