@@ -35,6 +35,8 @@ _TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,80}")
 _CHARSET = re.compile(r';\s*charset\s*=\s*"?([\w.:+-]{1,40})', re.IGNORECASE)
 #: The number of characters of ``Content-Type`` in which a charset is searched.
 _TYPE_READ = 200
+#: A body may have ``_FREE_CHUNKS`` chunks, and one more for each ``_BYTES_PER_CHUNK`` bytes.
+_FREE_CHUNKS, _BYTES_PER_CHUNK = 1_000, 64
 _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
@@ -242,9 +244,12 @@ async def _body(url: httpx2.URL, response: httpx2.Response, *, max_bytes: int) -
         raise too_large
     try:
         unpacker = Unpacker(encoding, limit=max_bytes)
-        received = 0
+        received = chunks = 0
         async for chunk in response.aiter_raw():
             received += len(chunk)
+            chunks += 1
+            if chunks > _FREE_CHUNKS + received // _BYTES_PER_CHUNK:
+                raise BadResponse(f"{_shorten_url(url)} sent its body in too small pieces.")
             unpacker.feed(chunk)
             # The received bytes are limited too: a packed body may unpack to nothing.
             if unpacker.has_overflowed or received > max_bytes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urljoin
 
-#: The number of elements above which the main part of a page is not searched; all its text is used.
-_ELEMENTS = "40000"
+#: The numbers of elements, and of the ancestors of all elements, above which the main part of a page is not
+#: searched, and all its text is used. The search visits all links below each element again.
+_ELEMENTS, _ANCESTORS = 20_000, 400_000
 #: The main part of a page must have at least this share of its text.
 _SHARE = 0.1
 #: The maximum length of the result: absolute links can make it longer than the page.
@@ -26,6 +27,10 @@ _HIDDEN_NAMES = ("template", "noscript", "script", "style")
 _LINK = 2_000
 #: The maximum number of attributes of an element. The parser compares each new attribute with all before it.
 _ATTRIBUTES = 1_000
+#: The number of bytes that are measured at once.
+_FED = 16_384
+#: The maximum number of open elements. The parser searches them at each end tag.
+_DEPTH = 1_000
 #: The name of elements that are removed, which no page should use.
 _REMOVED = "torana-removed"
 
@@ -39,42 +44,70 @@ def read_bounded(html: str, url: str) -> dict[str, str]:
 def read(html: str, url: str) -> tuple[str, str]:
     """Return the title, and the text in Markdown with absolute links.
 
-    Raises ``ValueError`` if an element has too many attributes.
+    Raises ``ValueError`` if an element has too many attributes or ancestors.
     """
     from trafilatura import extract, html2txt
     from trafilatura.settings import use_config
 
-    tree = _parse_html(html)
+    page = html.encode()
+    structure = _measure(page)
+    tree = _parse_html(page)
     if tree is None:
         return "", ""
     title = tree.findtext(".//title") or ""
     _tidy(tree, url)
+    everything = html2txt(tree)
+    if structure.elements > _ELEMENTS or structure.ancestors > _ANCESTORS:
+        return title, everything
     config = use_config()
-    config.read_dict({"DEFAULT": {"MAX_TREE_SIZE": _ELEMENTS, "MIN_EXTRACTED_SIZE": "1"}})
+    config.read_dict({"DEFAULT": {"MIN_EXTRACTED_SIZE": "1"}})
     wanted: Any = {"output_format": "markdown", "include_links": True, "favor_recall": True}
     main_part = extract(tree, url=url, config=config, **wanted) or ""
-    everything = html2txt(tree)
     return title, main_part if len(main_part) > _SHARE * len(everything) else everything
 
 
-def _parse_html(html: str) -> Any:
+def _measure(page: bytes) -> _Structure:
+    """Return the size of a page's structure, without building it, in linear time."""
+    from lxml import html as library
+
+    structure = _Structure()
+    parser: Any = library  # it has no types
+    parser = parser.HTMLParser(encoding="utf-8", target=structure)
+    # Errors end the parsing only after the text that was fed.
+    for begin in range(0, len(page), _FED):
+        parser.feed(page[begin : begin + _FED])
+    return structure
+
+
+def _parse_html(page: bytes) -> Any:
     from lxml import html as library
 
     parser: Any = library  # it has no types
-    page = html.encode()
     try:
-        parser.etree.HTML(page, parser.HTMLParser(encoding="utf-8", target=_AttributeLimit()))
         return parser.document_fromstring(page, parser=parser.HTMLParser(encoding="utf-8"))
     except parser.etree.ParserError:
         return None
 
 
-class _AttributeLimit:
-    """A parser target that refuses elements with too many attributes, before a parser builds them."""
+class _Structure:
+    """A parser target that counts elements and their ancestors, and refuses those that cost too much."""
+
+    def __init__(self) -> None:
+        self.elements = 0
+        self.ancestors = 0
+        self._depth = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
+        self.elements += 1
+        self.ancestors += self._depth
+        self._depth += 1
         if len(attributes) > _ATTRIBUTES:
             raise ValueError(f"the element {name} has more than {_ATTRIBUTES} attributes")
+        if self._depth > _DEPTH:
+            raise ValueError(f"an element is inside more than {_DEPTH} others")
+
+    def end(self, _name: str) -> None:
+        self._depth -= 1
 
     def close(self) -> None:
         pass

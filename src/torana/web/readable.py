@@ -6,14 +6,15 @@ import asyncio
 from dataclasses import dataclass
 
 from torana.web import extract_program
+from torana.workers.fair_slots import FairSlots
 from torana.workers.worker import Worker, WorkerError
 
 #: Seconds for one page.
 _PAGE_TIMEOUT = 30.0
 #: Seconds of processor time for one page.
-_PROCESSOR = 30
-#: The number of concurrent pages: more than the calls of ``web_fetch`` that one user may have at once.
-_AT_ONCE = 3
+_PROCESSOR = 10
+#: The number of concurrent pages, in total and for each user.
+_AT_ONCE, _PER_USER = 3, 1
 #: Bytes of memory for one page. A page of 58,000 tags takes 140 MB.
 _MEMORY = 256 * 1024**2
 
@@ -30,19 +31,20 @@ class Readable:
 
 
 class Reader:
-    """Reads each page in its own worker process, so that a hostile page is stopped and delays no other.
+    """Reads each page in its own worker process, so that a hostile page is stopped.
 
-    Workers are not reused: a page that takes over its worker cannot change another page.
+    Workers are not reused: a page that takes over its worker cannot change another page. Waiting users are
+    served in turn.
     """
 
     def __init__(self, *, patience: float = _PAGE_TIMEOUT) -> None:
         self._patience = patience
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._places = FairSlots(total=_AT_ONCE, per_user=_PER_USER)
 
-    async def read(self, html: str, url: str) -> Readable:
+    async def read(self, html: str, url: str, *, user: str) -> Readable:
         """Return the text of a page from ``url``. Raises ``Unreadable``."""
         try:
-            async with self._places, asyncio.timeout(self._patience):
+            async with self._places.slot(user), asyncio.timeout(self._patience):
                 return Readable(**await _read(html, url))
         except TimeoutError as error:
             raise Unreadable(f"Extracting its text takes longer than {self._patience:g} s.") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from contextlib import nullcontext
 from email.message import Message
 from ipaddress import ip_address
 
@@ -386,6 +387,20 @@ async def test_invalid_http_responses_are_refused(web: Internet, said: bytes) ->
     web.play("/", answer)
     with pytest.raises(WebFault):
         await web.client().get(f"{_URL}/")
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(1, False), (64, True)])
+async def test_many_tiny_chunks_are_refused(web: Internet, size: int, is_read: bool) -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(2_000):
+            writer.write(b"%x\r\n%s\r\n" % (size, b"a" * size))
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    web.play("/", answer)
+    with nullcontext() if is_read else pytest.raises(BadResponse, match="too small pieces"):
+        assert len((await web.client().get(f"{_URL}/")).body) == 2_000 * size
 
 
 async def test_extra_headers_are_not_sent_to_another_host(web: Internet) -> None:

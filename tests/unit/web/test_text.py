@@ -25,7 +25,7 @@ or <a href="javascript:alert(1)">nowhere</a>.</p>{}<ul><li>one</li><li>two</li><
 
 
 async def test_page_text_contains_headings_and_links() -> None:
-    page = await Reader().read(_PAGE.format(""), "https://site.test/dir/page")
+    page = await Reader().read(_PAGE.format(""), "https://site.test/dir/page", user="ana")
     assert " ".join(page.title.split()) == "Gates of stone"
     assert "# Gates" in page.text
     assert "[gateway](https://site.test/gate?a=b)" in page.text
@@ -106,22 +106,51 @@ def test_malformed_pages_are_read(html: str, text: str) -> None:
 
 
 async def test_half_of_a_surrogate_pair_reaches_the_worker() -> None:
-    page = await Reader().read("<p>\ud800half</p>", "https://site.test/")
+    page = await Reader().read("<p>\ud800half</p>", "https://site.test/", user="ana")
     assert page.text == "?half"
-
-
-async def test_page_with_an_element_of_many_attributes_is_refused() -> None:
-    attributes = " ".join(f"a{number}" for number in range(200_000))
-
-    with pytest.raises(Unreadable, match="structure"):
-        await Reader().read(f"<p {attributes}>x", "https://site.test/")
 
 
 @pytest.mark.parametrize(
     "html",
     [
-        "<div>" * 200_000 + "x",
+        f"<p {' '.join(f'a{number}' for number in range(200_000))}>x",
+        "<div>" * 20_000 + "</b>" * 400_000,
         "<table><tr><td>" * 20_000 + "x",
+    ],
+    ids=["attributes", "end tags", "tables"],
+)
+async def test_structure_that_a_parser_takes_long_for_is_refused(html: str) -> None:
+    with pytest.raises(Unreadable, match="structure"):
+        await Reader().read(html, "https://site.test/", user="ana")
+
+
+def test_links_below_many_elements_cost_no_more_than_others() -> None:
+    costs: list[float] = []
+    for opened in ("", "<div>" * 200):
+        page = f"<article>{opened}{'<p>text <a href=/x>link</a>' * 5_000}"
+        before = time.process_time()
+        text = read_bounded(page, "https://site.test/")["text"]
+        costs.append(time.process_time() - before)
+        assert text.startswith("text")
+
+    assert costs[1] < 2 * costs[0]
+
+
+def test_main_part_of_a_deep_page_is_found() -> None:
+    article = "<div>" * 30 + "<p>A torana is a gateway of stone. " * 20 + "</div>" * 30
+    page = f"<nav><a href='/home'>Home</a></nav><article>{article}</article><footer>Imprint</footer>"
+
+    text = read_bounded(page, "https://site.test/")["text"]
+
+    assert text.count("gateway of stone") == 20
+    assert "Imprint" not in text
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<div>" * 900 + "x",
+        "<table><tr><td>" * 200 + "x",
         "<p>word</p>" * 20_000,
         pytest.param("<p>word</p>" * 60_000, marks=pytest.mark.long),
         "<a x=1 " * 50_000,
@@ -129,13 +158,13 @@ async def test_page_with_an_element_of_many_attributes_is_refused() -> None:
     ids=["deep", "tables", "wide", "wider", "attributes"],
 )
 async def test_huge_pages_are_read_in_bounded_time(html: str) -> None:
-    page = await Reader(patience=60).read(html, "https://site.test/")
+    page = await Reader(patience=60).read(html, "https://site.test/", user="ana")
     assert len(page.text) <= len(html)
 
 
 async def test_page_that_would_take_much_memory_is_refused() -> None:
     with pytest.raises(Unreadable, match="structure"):
-        await Reader(patience=60).read("<p>a" * 500_000, "https://site.test/")
+        await Reader(patience=60).read("<p>a" * 500_000, "https://site.test/", user="ana")
 
 
 async def test_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,17 +173,19 @@ async def test_page_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPat
     stuck.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(stuck))
     with pytest.raises(Unreadable, match="longer than"):
-        await Reader(patience=1).read(_PAGE.format(""), "https://site.test/")
+        await Reader(patience=1).read(_PAGE.format(""), "https://site.test/", user="ana")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-async def test_costly_pages_of_one_user_leave_a_place_for_other_pages() -> None:
+async def test_costly_pages_of_one_user_leave_places_for_other_users() -> None:
     reader = Reader(patience=10)
-    costly = [asyncio.create_task(reader.read("<li>x" * 200_000, "https://site.test/")) for _ in range(2)]
+    costly = [
+        asyncio.create_task(reader.read("<li>x" * 200_000, "https://site.test/", user="ana")) for _ in range(4)
+    ]
     await asyncio.sleep(0)
 
-    page = await reader.read("<p>words", "https://site.test/")
+    page = await reader.read("<p>words", "https://site.test/", user="bob")
 
     assert page.text == "words"
     assert not any(task.done() for task in costly)
@@ -166,7 +197,7 @@ async def test_costly_pages_of_one_user_leave_a_place_for_other_pages() -> None:
 async def test_crash_of_the_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Unreadable, match="cannot be read"):
-        await Reader().read("<p>x", "https://site.test/")
+        await Reader().read("<p>x", "https://site.test/", user="ana")
 
 
 @pytest.mark.parametrize(
