@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import resource
+import socket
 import sys
 import time
 from collections import Counter, deque
@@ -44,6 +45,9 @@ BYTES_PER_CHUNK = 64
 
 #: The seconds for which heads are parsed in a pass of the event loop. An ordinary one takes 0.04 ms.
 _HEADS_SECONDS = 0.005
+
+#: The number of connections that are accepted in a pass of the event loop.
+_ACCEPTED = 8
 
 #: Seconds within which the request line and headers must arrive.
 HEAD_SECONDS = 30.0
@@ -93,6 +97,11 @@ def open_files() -> int:
     """Return the number of files that the process may have open, at most 4,096."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _FILES if soft == resource.RLIM_INFINITY else min(soft, _FILES)
+
+
+def duplicate(listener: socket.socket) -> list[socket.socket]:
+    """Return a listening socket and its duplicates: uvloop accepts one connection of each in a pass."""
+    return [listener, *(listener.dup() for _ in range(_ACCEPTED - 1))]
 
 
 async def send_json(send: Any, body: Mapping[str, Any], *, status: HTTPStatus = HTTPStatus.OK) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from socket import create_server
 from typing import Any, cast
 from unittest.mock import Mock
 
 import h11
 import pytest
 import uvicorn
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,11 +131,40 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def _served(app: Callable[..., Any], *, most: int = 3) -> AsyncGenerator[int]:
     server = _Server(http11.Config(app, most=most, lifespan="off", timeout_graceful_shutdown=0))
-    with create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))
         yield listener.getsockname()[1]
         server.should_exit = True
         await task
+
+
+def test_several_connections_are_accepted_in_a_pass() -> None:
+    """The time of a pass depends on all that the gateway does, so a burst must not take a pass for each."""
+    accepted = Counter[int]()
+
+    async def accept(connections: int) -> None:
+        passes = 0
+
+        class Counting(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                accepted[passes] += 1
+                transport.close()
+
+        with socket.create_server(("127.0.0.1", 0), backlog=connections) as listener, ExitStack() as clients:
+            listener.setblocking(False)
+            loop = asyncio.get_running_loop()
+            servers = [await loop.create_server(Counting, sock=one) for one in http11.duplicate(listener)]
+            for _ in range(connections):
+                clients.enter_context(socket.create_connection(listener.getsockname()))
+            while accepted.total() < connections:
+                await asyncio.sleep(0)
+                passes += 1
+            for server in servers:
+                server.close()
+
+    uvloop.run(accept(64))
+
+    assert len(accepted) <= 64 // 8
 
 
 async def test_request_that_outlasts_the_shutdown_gets_a_response_without_a_traceback(

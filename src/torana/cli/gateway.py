@@ -86,7 +86,7 @@ class Gateway:
 
     def run(self, listener: socket.socket) -> None:
         """Serve until a signal or ``stop``. Raises the error that prevented the start."""
-        self._server.run(sockets=[listener])
+        self._server.run(sockets=http11.duplicate(listener))
         if self._error is not None:
             raise self._error
 

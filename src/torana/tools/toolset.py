@@ -46,7 +46,7 @@ _FAST_TOOLS: tuple[Callable[..., Any], ...] = (
 _COMPUTED: tuple[Callable[..., Any], ...] = (sort_lines, query_json, query_csv)
 _COMPUTED_BY_NAME = {function.__name__: function for function in _COMPUTED}
 #: Maximum threads of Torana's own tools, in total and for each user: they compute, which delays the event loop.
-_OWN_THREADS, _OWN_PER_USER = 4, 2
+_OWN_THREADS, _OWN_PER_USER = 2, 1
 #: Tools of groups that compute in their own processes.
 _COMPUTES_ITSELF = frozenset({"run_python"})
 

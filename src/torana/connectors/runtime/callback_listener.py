@@ -74,7 +74,7 @@ class HooksListener:
             timeout_graceful_shutdown=5,
         )
         self._server = _Server(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="hooks")
+        self._task = asyncio.create_task(self._server.serve(sockets=http11.duplicate(listener)), name="hooks")
         _log.info("hooks_listening", extra={"port": self._port})
 
     async def stop(self) -> None:
