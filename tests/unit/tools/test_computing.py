@@ -208,10 +208,10 @@ async def test_gateway_has_few_threads_for_its_own_tools(computing: Computing) -
         for user in ("ana", "ben", "cem")
         for _ in range(3)
     ]
-    await asyncio.to_thread(eventually, lambda: blocked.threads == 4)
+    await asyncio.to_thread(eventually, lambda: blocked.threads == 2)
 
     assert await call_tool(toolset, "sched_yield", "ana") is None  # the operator's tools have their own
-    assert blocked.threads == 4
+    assert blocked.threads == 2
 
     blocked.release.set()
     assert await asyncio.gather(*calls) == [os.getpid()] * 9

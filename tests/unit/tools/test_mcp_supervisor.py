@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -40,12 +42,14 @@ class Announcing:
 
 
 @pytest.mark.parametrize(
-    ("changes", "pauses"),
+    ("changes", "seconds", "pauses"),
     [
-        (range(1, 20), [1, 2, 4, 8, 16, 32, 60, 60]),
-        ((2, 3, 4, 6), [1, 2, 4, 8, 1, 2, 1, 1]),
+        (range(1, 20), 0, [1, 2, 4, 8, 16, 32, 60, 60]),
+        ((2, 3, 4, 6), 0, [1, 2, 4, 8, 1, 2, 1, 1]),
+        (range(1, 20), 2, [40, 40, 40, 40, 40, 40, 60, 60]),
+        ((2, 3, 4, 6), 4, [60] * 8),
     ],
-    ids=["constantly", "at times"],
+    ids=["constantly", "at times", "constantly and slow", "at times and slower"],
 )
 async def test_pauses_grow_while_a_server_announces_changes(
     monkeypatch: pytest.MonkeyPatch,
@@ -53,8 +57,10 @@ async def test_pauses_grow_while_a_server_announces_changes(
     tmp_path: Path,
     database: Database,
     changes: Sequence[int],
+    seconds: int,
     pauses: list[float],
 ) -> None:
+    """The lists of the server take ``seconds``."""
     connection = Announcing(changes, lists=len(pauses) + 1)
     waited: list[float] = []
 
@@ -73,6 +79,9 @@ async def test_pauses_grow_while_a_server_announces_changes(
         raise asyncio.CancelledError
 
     monkeypatch.setattr("torana.tools.mcp.supervisor._until", wait)
+    elapsed = count(step=seconds)
+    watch = SimpleNamespace(perf_counter=lambda: next(elapsed))
+    monkeypatch.setattr("torana.tools.mcp.supervisor.time", watch)
     supervisor = McpSupervisor(
         server=Server(name="shop", command="x"),
         open_=open_,

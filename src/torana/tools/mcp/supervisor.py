@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 _CONNECT, _LIST = 60.0, 15.0
 #: The longest time, in seconds, between two checks of a quiet server, and the shortest time between two
 #: lists. While a server keeps reporting a changed list, the shortest time doubles until it equals the
-#: longest.
+#: longest. It is at least ``_REST`` times the time of the list: a hostile one takes seconds of processor time.
 _CHECK_INTERVAL, _MIN_LIST_INTERVAL = 60.0, 1.0
+_REST = 20
 #: Names of the library's errors for a failed connection; the library is not imported here.
 _UNREACHED = ("ConnectError", "ConnectTimeout")
 
@@ -144,8 +146,9 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
             interval = _MIN_LIST_INTERVAL
             try:
                 while not connection.state.ended:
-                    await self._check(connection)
-                    await _until(connection.state.has_ended, seconds=interval)
+                    spent = await self._check(connection)
+                    pause = min(max(interval, _REST * spent), _CHECK_INTERVAL)
+                    await _until(connection.state.has_ended, seconds=pause)
                     interval = (
                         min(2 * interval, _CHECK_INTERVAL)
                         if connection.state.check_needed.is_set()
@@ -162,13 +165,17 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
         if self.status.state != "starting":
             self.tried.set()
 
-    async def _check(self, connection: Connection) -> None:
-        """Wait for a change, or for some time, and update the list of tools. Raises if the server is gone."""
+    async def _check(self, connection: Connection) -> float:
+        """Wait for a change, or for some time, and update the list of tools. Raises if the server is gone.
+
+        Returns the seconds that the list took.
+        """
         state = connection.state
         await _until(state.check_needed, seconds=_CHECK_INTERVAL)
         state.check_needed.clear()
         if state.ended:
-            return
+            return 0.0
+        begin = time.perf_counter()
         try:
             async with asyncio.timeout(_LIST):
                 listing = await connection.list_tools(taken=self._taken)
@@ -179,6 +186,7 @@ class McpSupervisor(ConnectionSupervisor[McpStatus]):
             if listing != self._latest:
                 async with self._deciding:
                     await self._decide(listing)
+        return time.perf_counter() - begin
 
     async def _decide(self, listing: Listing) -> None:
         """Offer the tools that were accepted before; the first list is accepted as a whole."""
