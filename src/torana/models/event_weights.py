@@ -19,7 +19,8 @@ _EVENT_VALUES = 10_000
 #: Maximum weight of an event, the weight per second of the events of all responses of a provider, and the
 #: weight that needs no waiting. The SDKs compare a value with each model that may stand in its place; ten units
 #: stand for about a millisecond that this may take.
-_EVENT_WEIGHT = _WEIGHT_PER_SECOND = _BURST_WEIGHT = 5_000
+_EVENT_WEIGHT = _WEIGHT_PER_SECOND = 5_000
+_BURST_WEIGHT = 1_000
 #: The weights of an object and of another item in a list, and the number of objects of an ordinary event.
 _OBJECT_WEIGHT, _ITEM_WEIGHT, _FREE_OBJECTS = 6, 1, 16
 #: The same weights in the Responses API, whose lists contain many types, and the weight of an object in a list
@@ -27,8 +28,8 @@ _OBJECT_WEIGHT, _ITEM_WEIGHT, _FREE_OBJECTS = 6, 1, 16
 _TYPED_WEIGHT, _TYPED_ITEM_WEIGHT, _UNTYPED_WEIGHT = 20, 6, 60
 #: The weight of any event of the Responses API, whose SDK takes 0.2 ms for an empty one.
 LIGHT_WEIGHT = 2
-#: The bytes of an event that weigh 1: copying and parsing them takes a tenth of a millisecond.
-UNIT_BYTES = 8_192
+#: The bytes of an event that weigh 1: copying, parsing and storing them takes a tenth of a millisecond.
+UNIT_BYTES = 2_048
 #: The number of events above ``LONG_BYTES`` that are read at once: each is in memory several times.
 LONG_BYTES, _LONG_EVENTS = 65_536, 4
 #: The numbers of other items of lists and of fields of objects in an ordinary event. A further field weighs 1.
