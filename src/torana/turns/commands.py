@@ -143,8 +143,7 @@ def _answer_question(
     if known is not None:
         return known, None
     act = Act(principal=inbound.principal, source=f"channel {new.channel}", at=new.at)
-    answered = partial(answer, connection, inbound, act=act, meant=meant, decided_in=new.turn_id)
-    decided = None if choice is None else answered(choice)
+    decided = choice and answer(connection, inbound, choice, act=act, meant=meant, decided_in=new.turn_id)
     if choice is None or decided is None:
         return _explain_not_counted(connection, inbound, new)
     approval, more = decided
