@@ -20,7 +20,8 @@ _HIDDEN = (
     "//*[@hidden or @aria-hidden='true'"
     " or contains(translate(@style, ' ', ''), 'display:none')"
     " or contains(translate(@style, ' ', ''), 'visibility:hidden')"
-    " or contains(translate(@style, ' ', ''), 'font-size:0')]"
+    " or contains(translate(@style, ' ', ''), 'font-size:0')"
+    " and not(contains(translate(@style, ' ', ''), 'font-size:0.'))]"
 )
 _HIDDEN_NAMES = ("template", "noscript", "script", "style")
 #: The maximum characters of a link: the address of the page could make many short links long.

@@ -56,10 +56,12 @@ async def open_asking_replica(open_replica: Open, *amounts: int) -> Replica:
     return await open_replica(calls, "I paid.", toolset=tools)
 
 
-async def question(replica: Replica, turn: Turn) -> str:
-    """Wait until a turn asks for approval, and return the id of the approval."""
+async def question(replica: Replica, turn: Turn, number: int = 1) -> str:
+    """Wait until a turn has asked for this number of approvals, and return the id of the last one."""
+    asked = 0
     async for event in replica.turns.reader.events(turn):
-        if event.type == "approval.required":
+        asked += event.type == "approval.required"
+        if asked == number:
             return event.data["id"]
     raise AssertionError("the turn has ended")
 
@@ -148,7 +150,7 @@ async def test_yes_on_two_replicas_at_the_same_time_answers_one_question(
 ) -> None:
     first, second = await open_asking_replica(open_replica, 1, 2), await open_replica()
     turn = await first.turns.accept(message())
-    await question(first, turn)
+    await question(first, turn, 2)
     asked = question_text("pay", {"amount": 1})
     assert ((await first.turns.accept(message("yes"))).reply or "").endswith(asked)
     arrived, stored = asyncio.Event(), asyncio.Event()

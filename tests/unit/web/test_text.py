@@ -54,6 +54,12 @@ def test_hidden_text_is_removed(hidden: str) -> None:
     assert "- one" in text
 
 
+@pytest.mark.parametrize("style", ["font-size:0.95rem", "font-size: 0.9em; color: red"])
+def test_small_text_is_kept(style: str) -> None:
+    text = read_bounded(_PAGE.format(f'<p style="{style}">SMALL</p>'), "https://site.test/")["text"]
+    assert "SMALL" in text
+
+
 @pytest.mark.parametrize(
     "removed",
     ["<b hidden>x</b>", "<!--x-->", "<script>x</script>", '<a href="javascript:x"></a>'],
