@@ -8,20 +8,21 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urljoin
 
-#: The numbers of elements, and of the ancestors of all elements, above which the main part of a page is not
-#: searched, and all its text is used. The search visits all links below each element again.
-_ELEMENTS, _ANCESTORS = 20_000, 400_000
+#: The numbers of elements, of their ancestors, and of the ancestors of all characters, above which the main
+#: part of a page is not searched, and all its text is used. The search visits the links and the text below each
+#: element again.
+_ELEMENTS, _ANCESTORS, _TEXT_ANCESTORS = 20_000, 200_000, 10_000_000
 #: The main part of a page must have at least this share of its text.
 _SHARE = 0.1
 #: The maximum length of the result: absolute links can make it longer than the page.
 _WRITTEN = 200_000
 #: Elements that a browser does not show: by their attributes, and by their names.
+_STYLE = "translate(@style, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ \t\r\n', 'abcdefghijklmnopqrstuvwxyz')"
 _HIDDEN = (
     "//*[@hidden or @aria-hidden='true'"
-    " or contains(translate(@style, ' ', ''), 'display:none')"
-    " or contains(translate(@style, ' ', ''), 'visibility:hidden')"
-    " or contains(translate(@style, ' ', ''), 'font-size:0')"
-    " and not(contains(translate(@style, ' ', ''), 'font-size:0.'))]"
+    f" or contains({_STYLE}, 'display:none')"
+    f" or contains({_STYLE}, 'visibility:hidden')"
+    f" or contains({_STYLE}, 'font-size:0') and not(contains({_STYLE}, 'font-size:0.'))]"
 )
 _HIDDEN_NAMES = ("template", "noscript", "script", "style")
 #: The maximum characters of a link: the address of the page could make many short links long.
@@ -58,7 +59,7 @@ def read(html: str, url: str) -> tuple[str, str]:
     title = tree.findtext(".//title") or ""
     _tidy(tree, url)
     everything = html2txt(tree)
-    if structure.elements > _ELEMENTS or structure.ancestors > _ANCESTORS:
+    if structure.is_large:
         return title, everything
     config = use_config()
     config.read_dict({"DEFAULT": {"MIN_EXTRACTED_SIZE": "1"}})
@@ -96,7 +97,12 @@ class _Structure:
     def __init__(self) -> None:
         self.elements = 0
         self.ancestors = 0
+        self.text_ancestors = 0
         self._depth = 0
+
+    @property
+    def is_large(self) -> bool:
+        return self.elements > _ELEMENTS or self.ancestors > _ANCESTORS or self.text_ancestors > _TEXT_ANCESTORS
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.elements += 1
@@ -109,6 +115,9 @@ class _Structure:
 
     def end(self, _name: str) -> None:
         self._depth -= 1
+
+    def data(self, text: str) -> None:
+        self.text_ancestors += self._depth * len(text)
 
     def close(self) -> None:
         pass
