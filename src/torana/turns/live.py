@@ -62,6 +62,7 @@ class LiveTurn:
         self.wake_callers_for_approval()
 
     def wake_callers_for_approval(self) -> None:
+        """Wake the callers that wait for an approval, also of a turn that another replica runs."""
         self.approval_requested.set()
         self.approval_requested = asyncio.Event()
 
