@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import count
-from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic_ai import RunContext
-from pydantic_ai.models.test import TestModel
-from pydantic_ai.usage import RunUsage
+from tests.unit.tools.contexts import context
 
 from torana import memory as bounds
 from torana.memory import Memory
-from torana.messages import Turn
 from torana.store.engine.database import Database
-from torana.tools import ToolContext, ToolError
+from torana.tools import ToolError
 from torana.tools.builtin.memory import MemoryTools
-
-AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
-
-
-def context(user: str | None = "ana", *, may_recall: bool = True) -> RunContext[ToolContext]:
-    turn = Turn(
-        id="turn_1",
-        owner="gateway",
-        session_id="ses_1",
-        channel="home",
-        seq=1,
-        principal="local",
-        user=user,
-        content="hello",
-        state="running",
-        attempt=1,
-        created_at=AT,
-    )
-    deps = ToolContext(turn=turn, may_recall=may_recall, timezone=ZoneInfo("UTC"), clock=lambda: AT)
-    return RunContext(deps=deps, model=TestModel(), usage=RunUsage())
 
 
 @pytest.fixture

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic_ai import RunContext, RunUsage
-from pydantic_ai.models.test import TestModel
 from tests.standins.web import SITE, Internet, internet
+from tests.unit.tools.contexts import context
 
-from torana.messages import Turn
 from torana.models.builtin.answers import result_for_people
-from torana.tools import ToolContext, ToolError, promises
+from torana.tools import ToolError, promises
 from torana.tools.builtin.web import WebTools, from_outside
 from torana.web.readable import Reader
 
 _URL = f"http://{SITE}/"
-AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
-TURN = Turn(
-    id="turn_1",
-    owner="gateway",
-    session_id="ses_1",
-    channel="home",
-    seq=1,
-    principal="local",
-    user="ana",
-    content="hello",
-    state="running",
-    attempt=1,
-    created_at=AT,
-)
-CONTEXT = RunContext(
-    deps=ToolContext(turn=TURN, may_recall=True, timezone=ZoneInfo("UTC"), clock=lambda: AT),
-    model=TestModel(),
-    usage=RunUsage(),
-)
+CONTEXT = context()
 
 
 @pytest.fixture
