@@ -78,11 +78,20 @@ class FixedTokens:
     """Measures the part that all requests begin with: the instructions and the tool definitions.
 
     Calling it returns the tokens for a new message. Thread-safe.
+
+    With ``several_models``, another model than that of the last response may receive a turn's next request.
     """
 
-    def __init__(self, *, instruction_bytes: Callable[[], int], tool_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        instruction_bytes: Callable[[], int],
+        tool_bytes: Callable[[], int],
+        several_models: bool = False,
+    ) -> None:
         self._instruction_bytes = instruction_bytes
         self._tool_bytes = tool_bytes
+        self.several_models = several_models
         #: Newest last.
         self._sets: tuple[ToolSet, ...] = ()
         #: The last set that was sent, and the size of all tools at that time.
@@ -118,18 +127,28 @@ class RequestMeter:
         self._before: RequestTokens | None = None
 
     def measure(self, asked: ModelRequestContext) -> RequestTokens:
-        """Return the tokens of a request. After a response, only the new messages are measured."""
+        """Return the tokens of a request. After a response, only the new messages are measured.
+
+        If there are several models, the maximum remains that of all messages: the next model may count more
+        tokens than the one that reported its usage.
+        """
         parameters = asked.model_request_parameters
         shown = self._fixed.show(listed(parameters.function_tools))
         instructions = sum(_bytes(part.content) for part in parameters.instruction_parts or ())
         fixed_bytes = shown.size + instructions
-        if self._before is None:
+
+        def whole() -> RequestTokens:
             text = RequestTokens.of_bytes(instructions + message_bytes(asked.messages))
-            self._measured = shown.tokens + text + files_in(asked.messages)
+            return shown.tokens + text + files_in(asked.messages)
+
+        if self._before is None:
+            self._measured = whole()
         else:
             new = asked.messages[self._messages + 1 :]
             grown = max(0, fixed_bytes - self._fixed_bytes)
-            self._measured = self._before + RequestTokens.of_bytes(grown + message_bytes(new)) + files_in(new)
+            measured = self._before + RequestTokens.of_bytes(grown + message_bytes(new)) + files_in(new)
+            most = max(measured.most, whole().most) if self._fixed.several_models else measured.most
+            self._measured = RequestTokens(likely=measured.likely, most=most)
         self._shown, self._fixed_bytes, self._messages = shown, fixed_bytes, len(asked.messages)
         return self._measured
 

@@ -123,7 +123,11 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     rules = _rules(settings)
     prices = prices_of(settings)
     instructions = _instructions(settings, skills, tooling)
-    fixed_tokens = FixedTokens(instruction_bytes=instructions.size, tool_bytes=tooling.tool_bytes)
+    fixed_tokens = FixedTokens(
+        instruction_bytes=instructions.size,
+        tool_bytes=tooling.tool_bytes,
+        several_models=len(settings.model) > 1,
+    )
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
     contexts = _contexts(settings, instructions, tool_list, sessions=sessions, memory=memory, takes=takes)

@@ -3,7 +3,8 @@
 The possible cost of a model request is reserved before it is sent, and the actual cost is charged when the
 response is stored. The reservation is the maximum: one token per byte, unless a provider has reported less for
 the same content. If the maximum does not fit but the likely amount does, one request at a time is still
-allowed. So a limit is exceeded by at most one request; see ``docs/decisions/0031-hold-back-the-most.md``.
+allowed. So a limit is exceeded by at most one request; see ``docs/decisions/0031-hold-back-the-most.md``. The
+requests of a message count for the period in which it was accepted, also if its turn waited.
 
 Functions with a connection run in the caller's transaction. Write transactions run one after the other, on
 SQLite and on PostgreSQL, so concurrent requests cannot overspend.

@@ -79,11 +79,12 @@ class Sessions:
         work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
         newest = await self._database.read(work)
         chosen = self._fit(newest)
-        is_cut = len(chosen) < len(newest.history) or len(newest.history) == limit
-        turns_of = [
-            history.at_place(history.load_readable(body, name_speakers=newest.shared), place)
-            for place, body in chosen
-        ]
+        is_cut = newest.is_cut or len(chosen) < len(newest.history)
+        turns_of: list[list[ModelMessage]] = []
+        for place, body in chosen:
+            await history.let_others_run(body)
+            turns_of.append(history.load_readable(body, name_speakers=newest.shared))
+            history.set_place(turns_of[-1], place)
         if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
             messages = [turns_of[0][0], turns_of[0][-1]]
         else:

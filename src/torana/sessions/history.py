@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -54,19 +55,29 @@ _FILES = "files"
 #: Metadata key of a turn's place in its session's history; set for the model only, not stored.
 _PLACE = "place"
 
+#: The usage of every message, for pydantic.
+_USAGE = {"__all__": {"usage"}}
+
+#: Minimum size of messages that other tasks do not wait for.
+_LONG_BYTES = 100_000
+
 #: The text between a message and its files.
 _ATTACHMENTS_HEADING = "Attachments of this message:"
 
 
-def dump(messages: Sequence[ModelMessage], *, speaker: str | None) -> tuple[bytes, int]:
+def dump(
+    messages: Sequence[ModelMessage], *, speaker: str | None, with_usage: bool = False
+) -> tuple[bytes, int]:
     """Return the serialised messages of one turn, and their number.
 
     ``load`` can read them, whatever the model and the tools returned. Instructions are left out: each run
     creates its own. The user and the turn of files are stored as metadata.
-    The files themselves are left out.
+    The files themselves are left out. So is the usage of responses, which a later turn does not need and
+    whose many numbers take a third of the time of ``load``, unless ``with_usage``.
     """
     kept = [_storable_request(m, speaker) if isinstance(m, ModelRequest) else m for m in messages]
-    return with_readable_nesting(ModelMessagesTypeAdapter.dump_json(kept)), len(kept)
+    excluded = None if with_usage else _USAGE
+    return with_readable_nesting(ModelMessagesTypeAdapter.dump_json(kept, exclude=excluded)), len(kept)
 
 
 def _storable_request(request: ModelRequest, speaker: str | None) -> ModelRequest:
@@ -123,6 +134,12 @@ def load(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
     ]
 
 
+async def let_others_run(body: bytes) -> None:
+    """Let other tasks run before long messages are loaded, which takes milliseconds."""
+    if len(body) > _LONG_BYTES:
+        await asyncio.sleep(0)
+
+
 def load_readable(body: bytes, *, name_speakers: bool = False) -> list[ModelMessage]:
     """Return the messages as ``load`` does; none if this version of the model library cannot read them.
 
@@ -135,14 +152,10 @@ def load_readable(body: bytes, *, name_speakers: bool = False) -> list[ModelMess
         return []
 
 
-def at_place(messages: Sequence[ModelMessage], place: int) -> list[ModelMessage]:
-    """Return the messages of one turn with its place in the session's history on the first message."""
-    if not messages:
-        return []
-    first = messages[0]
-    if not isinstance(first, ModelRequest):
-        return list(messages)
-    return [replace(first, metadata={**(first.metadata or {}), _PLACE: place}), *messages[1:]]
+def set_place(messages: Sequence[ModelMessage], place: int) -> None:
+    """Set a turn's place in its session's history on the first message of the turn."""
+    if messages and isinstance(first := messages[0], ModelRequest):
+        first.metadata = {**(first.metadata or {}), _PLACE: place}
 
 
 def place_of(message: ModelMessage) -> int | None:

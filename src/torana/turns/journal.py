@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torana.agent.approval import ApprovalDecision, Question
 from torana.agent.journal import Call, Step, responses_of
-from torana.agent.text import text_of
+from torana.agent.text import PARAGRAPH, text_of
 from torana.errors import BudgetSpent
 from torana.limits.budgets import Budgets, Settled
 from torana.limits.request_tokens import RequestTokens
@@ -81,7 +81,11 @@ class TurnJournal:
         if self._turn.attempt - (self._turn.state == "running") == 0:
             return
         steps, calls = await self._run(partial(rows.load, turn_id=self._turn.id))
-        self.steps = [Step(number=row["number"], messages=history.load(row["body"])) for row in steps]
+        loaded: list[Step] = []
+        for row in steps:
+            await history.let_others_run(row["body"])
+            loaded.append(Step(number=row["number"], messages=history.load(row["body"])))
+        self.steps = loaded
         self._calls = {(call.step, call.id): call for call in map(call_of, calls)}
 
     def call(self, step: int, call_id: str) -> Call | None:
@@ -195,10 +199,13 @@ async def _persist(run: Persists, noted: TurnTimings, work: Work[T]) -> T:
 def settled_text(connection: Connection, turn: Turn) -> str:
     """Return the text of the settled steps.
 
-    Steps that this version of the model library cannot read are left out; the turn fails when it runs.
+    Steps of an older version that the model library cannot read are left out; the turn fails when it runs.
     """
-    steps, _ = rows.load(connection, turn.id)
-    return text_of([message for row in steps for message in history.load_readable(row["body"])])
+    texts = (
+        text_of(history.load_readable(body)) if body else (text or b"").decode()
+        for text, body in rows.texts(connection, turn.id)
+    )
+    return PARAGRAPH.join(filter(None, texts))
 
 
 def call_of(row: Mapping[Any, Any]) -> Call:
@@ -213,8 +220,9 @@ def call_of(row: Mapping[Any, Any]) -> Call:
 
 
 def _step_row(turn: Turn, step: Step) -> dict[str, Any]:
-    body, _ = history.dump(step.messages, speaker=turn.user)
-    return {"turn_id": turn.id, "number": step.number, "attempt": turn.attempt, "body": body}
+    body, _ = history.dump(step.messages, speaker=turn.user, with_usage=True)  # limits count it
+    text = text_of(step.messages).encode()
+    return {"turn_id": turn.id, "number": step.number, "attempt": turn.attempt, "body": body, "text": text}
 
 
 def _call_row(turn: Turn, call: Call) -> dict[str, Any]:

@@ -126,6 +126,20 @@ def test_later_request_adds_new_messages_to_reported_usage(fixed: FixedTokens) -
     assert 1_350 <= measured.most < 1_450
 
 
+def test_maximum_for_several_models_is_that_of_all_messages() -> None:
+    fixed = FixedTokens(instruction_bytes=lambda: 100, tool_bytes=lambda: 1_000, several_models=True)
+    meter = RequestMeter(fixed)
+    question, answer = user_message("x" * 5_000), model_response(1_000, output=50)
+    meter.measure(model_request([question], tool("a")))
+    meter.learn(answer)
+    result = ModelRequest(parts=[ToolReturnPart("a", "y" * 300, "c")])
+
+    measured = meter.measure(model_request([question, answer, result], tool("a")))
+
+    assert 5_300 < measured.most < 6_600
+    assert 1_150 <= measured.likely < 1_250
+
+
 def test_tools_added_during_a_turn_are_counted(fixed: FixedTokens) -> None:
     meter = RequestMeter(fixed)
     question, answer = user_message("hello"), model_response(1_000, output=50)

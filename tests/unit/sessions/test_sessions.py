@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +18,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
+from pydantic_ai.usage import RequestUsage
 from sqlalchemy.engine import Connection
 
 from torana.agent import Answer, Emit
@@ -26,7 +27,9 @@ from torana.messages import Inbound, Turn, new_id
 from torana.sessions import HistoryWindow, Sessions, SessionText, Speaker, history
 from torana.store.engine.database import Database
 from torana.store.engine.tokenizer import TEXT_LIMIT
+from torana.store.rows import transcript
 from torana.store.rows import turns as rows
+from torana.store.rows.transcript import HISTORY_BYTES
 from torana.store.rows.turns import Ending, NewTurn
 from torana.turns import Turns
 
@@ -40,7 +43,10 @@ def question(text: str) -> ModelRequest:
 
 
 class Script:
-    """An agent whose turns make as many messages as their content says: "4 hello" makes four."""
+    """An agent whose turns make as many messages as their content says: "4 hello" makes four.
+
+    A number at the end is the length of the last message: "2 hello 1000".
+    """
 
     async def run(self, turn: Turn, emit: Emit, journal: Journal) -> Answer:
         steps = int(turn.content.split()[0]) // 2 - 1
@@ -48,7 +54,8 @@ class Script:
         for step in range(steps):
             messages.append(ModelResponse(parts=[ToolCallPart("look", {}, tool_call_id=str(step))]))
             messages.append(ModelRequest(parts=[ToolReturnPart("look", "seen", tool_call_id=str(step))]))
-        messages.append(ModelResponse(parts=[TextPart(f"re: {turn.content}")]))
+        length = int(turn.content.split()[-1]) if turn.content[-1].isdigit() else 0
+        messages.append(ModelResponse(parts=[TextPart(f"re: {turn.content}".ljust(length, "."))]))
         return Answer(
             reply=f"re: {turn.content}",
             model="m",
@@ -195,6 +202,61 @@ def test_only_user_texts_get_a_speaker_name() -> None:
 
     contents = [part.content for part in loaded.parts if isinstance(part, SystemPromptPart | UserPromptPart)]
     assert contents == ["Be kind.", ["hello", "there"], "ana: hi"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "read"),
+    [
+        ((90_000, 90_000), 2),
+        ((HISTORY_BYTES // 2, 100, HISTORY_BYTES // 2), 3),
+        ((100, HISTORY_BYTES // 2, HISTORY_BYTES // 2), 2),
+        ((100, 100, HISTORY_BYTES), 1),
+    ],
+)
+async def test_window_ends_behind_too_many_bytes(
+    turns: Turns,
+    say: Say,
+    window: Callable[..., Awaitable[list[str]]],
+    database: Database,
+    lengths: Sequence[int],
+    read: int,
+) -> None:
+    said = [await say(turns, f"2 {number} {length}") for number, length in enumerate(lengths)]
+
+    found = await window(100)
+
+    assert found[::2] == [turn.content for turn in said[-read:]]
+    assert [len(answer) for answer in found[1::2]] == [max(length, 9) for length in lengths[-read:]]
+    size = partial(transcript.history_size, owner=said[0].owner, session_id=said[0].session_id, turns_limit=51)
+    assert sum(lengths[-read:]) < await database.run(size) < sum(lengths[-read:]) + 1_000 * read
+
+
+async def test_window_of_a_cut_history_has_the_summary(turns: Turns, say: Say, database: Database) -> None:
+    old = await say(turns, f"2 a {HISTORY_BYTES}")
+    known = await database.run(
+        partial(transcript.oldest_unsummarised, owner=old.owner, session_id=old.session_id, limit=9)
+    )
+    assert known is not None
+    keep = partial(transcript.keep_summary, owner=old.owner, session_id=old.session_id, known=known)
+    await database.run(partial(keep, text="They spoke about a.", to=known.rows[-1][0]))
+    new = await say(turns, f"2 b {HISTORY_BYTES}")
+
+    found = await Sessions(database=database, history_messages=100).window(new)
+
+    assert ([text_of(one)[:5] for one in found.messages], found.before) == (
+        ["2 b 8", "re: 2"],
+        "They spoke about a.",
+    )
+
+
+@pytest.mark.parametrize(("with_usage", "tokens"), [(False, 0), (True, 12)])
+def test_history_has_usage_only_on_request(with_usage: bool, tokens: int) -> None:
+    response = ModelResponse(parts=[TextPart("hi")], usage=RequestUsage(input_tokens=12))
+    body, _ = history.dump([response], speaker="ana", with_usage=with_usage)
+
+    (loaded,) = history.load(body)
+
+    assert loaded == replace(response, usage=RequestUsage(input_tokens=tokens))
 
 
 async def test_session_is_shared_after_two_users_spoke(turns: Turns, say: Say, database: Database) -> None:

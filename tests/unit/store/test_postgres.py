@@ -226,6 +226,7 @@ def set_back(url: str, revision: str) -> None:
         connection.execute("ALTER TABLE replicas DROP COLUMN erased")
         for column in ("streamed", "proposed", "checked"):
             connection.execute(f"ALTER TABLE approvals DROP COLUMN {column}".encode())
+        connection.execute("ALTER TABLE steps DROP COLUMN text")
 
 
 async def test_replica_upgrades_the_tables_while_older_replicas_write(postgres_server: PostgresServer) -> None:

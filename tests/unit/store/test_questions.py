@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Callable
+from html import unescape
 
 import pytest
 
@@ -121,11 +124,46 @@ def test_question_is_cut_also_if_escapes_make_it_long() -> None:
 )
 @pytest.mark.parametrize("marks", ["", "```", "~~~", "`" * 300, "~" * 300])
 def test_arguments_are_shown_literally_after_any_reply(before: str, marks: str, length: int) -> None:
-    hidden = "[hello](https://example.com 'and more')"
-    abilities = Capabilities(length=length, repeat="keyed", render=markup.plain)
+    assert_literal(markup.plain, length, before, {"to": f"{marks} {LINK}"})
 
-    question = question_after(before, "pay", {"to": f"{marks} {hidden}"})
 
-    shown = "".join(map(abilities.render, split(question, abilities)))
-    assert hidden.replace(" ", "") in "".join(shown.split())
-    assert shown.endswith("Answer yes or no.")
+@pytest.mark.parametrize("length", [400, 2_000, 4_000])
+@pytest.mark.parametrize(
+    "before",
+    ["`" * 1_030, f"{'`' * 90}language-of-20-chars", "~" * 700, f"{'`' * 30}\n{'~' * 30}", "```\n" + "~" * 90],
+    ids=["backticks", "language", "tildes", "both", "inner"],
+)
+@pytest.mark.parametrize(
+    "first", ["<" * 1_290, "\U0001f600" * 600, "words " * 150], ids=["<", "emoji", "words"]
+)
+@pytest.mark.parametrize("render", [markup.plain, markup.telegram, markup.slack, markup.discord])
+def test_arguments_are_shown_literally_after_a_long_fence(
+    render: Callable[[str], str], first: str, before: str, length: int
+) -> None:
+    assert_literal(render, length, before, {"first": first, "to": LINK})
+
+
+@pytest.mark.parametrize("mark", ["1)", "2.", "-", "*", "+", ">"])
+@pytest.mark.parametrize("render", [markup.plain, markup.telegram, markup.slack, markup.discord])
+def test_list_marks_in_arguments_are_shown(render: Callable[[str], str], mark: str) -> None:
+    marks = " ".join([mark] * 200)
+    for length in range(700, 780, 9):
+        assert_literal(render, 4_000, "", {"to": f"{'&' * length} {marks} end"}, literal=f"{marks} end")
+
+
+LINK = "[hello](https://example.com 'and more')"
+
+
+def assert_literal(
+    render: Callable[[str], str], length: int, before: str, arguments: dict[str, str], literal: str = LINK
+) -> None:
+    abilities = Capabilities(
+        length=length, repeat="keyed", render=render, measure=lambda text: len(text.encode())
+    )
+
+    parts = split(question_after(before, "pay", arguments), abilities)
+
+    shown = [re.sub(r"```|</?(pre|code)[^>]*>", "", unescape(render(part))) for part in parts]
+    text = "".join("".join(shown).replace("\u2060", "").split())
+    assert "".join(literal.split()) in text
+    assert text.endswith("Answeryesorno.")

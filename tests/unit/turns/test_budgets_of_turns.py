@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,10 +13,10 @@ import pytest
 import sqlalchemy as sa
 from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.models import StreamedResponse
 from pydantic_ai.usage import RequestUsage
 
 from torana.agent import Bounds
-from torana.agent.journal import responses_of
 from torana.agent.request_size import FixedTokens
 from torana.api.problems import error_from
 from torana.errors import BudgetSpent, ModelResponseTooLarge
@@ -26,16 +26,16 @@ from torana.limits.prices import Prices
 from torana.limits.usage_reports import Subject, UsageReport, report
 from torana.memory import Memory
 from torana.messages import Inbound, Turn, TurnState, Usage
-from torana.sessions import history
 from torana.store.backup import erasure
 from torana.store.engine.database import Connection, Database
 from torana.store.engine.tables import spending
-from torana.store.rows import transcript, usage
 from torana.store.rows import turns as rows
+from torana.store.rows import usage
 from torana.store.rows.audit import Act
 from torana.store.rows.session_forks import NewSession, fork
 from torana.store.rows.turns import Ending
 from torana.testing import ScriptedModel
+from torana.testing.scripted import Piece
 from torana.tools import ToolContext
 
 Make = Callable[..., Any]
@@ -43,6 +43,20 @@ Message = Callable[..., Inbound]
 
 DAY = "1000 tokens/day"
 ONE = "1 messages/day"
+
+
+class RecordingModel(ScriptedModel):
+    """A scripted model that keeps its whole responses."""
+
+    def __init__(self, *answers: str | Sequence[Piece]) -> None:
+        super().__init__(*answers)
+        self.responses: list[ModelResponse] = []
+
+    @asynccontextmanager
+    async def request_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamedResponse]:
+        async with super().request_stream(*args, **kwargs) as stream:
+            yield stream
+            self.responses.append(stream.get())
 
 
 @pytest.fixture
@@ -424,7 +438,7 @@ async def test_retry_after_timeout_is_charged_for_both_calls(
     level: Make,
     steps: int,
 ) -> None:
-    model = ScriptedModel(*[reading()] * steps, ["Let me", asyncio.Event()], "Done.")
+    model = RecordingModel(*[reading()] * steps, ["Let me", asyncio.Event()], "Done.")
     agent = open_agent(model, Reader(10).toolset)
     hasty = open_turns(agent=agent, budgets=budgets(DAY), turn_timeout=0.5)
     stopped = await hasty.reader.wait_for_end(await hasty.accept(message(user="ana")))
@@ -434,7 +448,7 @@ async def test_retry_after_timeout_is_charged_for_both_calls(
     turns = open_turns(agent=agent, budgets=budgets(DAY))
     ended = await turns.reader.wait_for_end(await turns.retry(stopped.owner, stopped.id))
 
-    *settled, last = await database.run(partial(responses, turn=ended))
+    *settled, last = model.responses
     assert len(settled) == steps
     assert stopped.usage.input_tokens > sum(response.usage.input_tokens for response in settled)
     assert ended.usage.input_tokens == stopped.usage.input_tokens + last.usage.input_tokens
@@ -470,7 +484,7 @@ async def test_call_that_an_orderly_stop_interrupts_is_charged(
     level: Make,
     measured: FixedTokens,
 ) -> None:
-    model = ScriptedModel([asyncio.Event()], "Done.")
+    model = RecordingModel([asyncio.Event()], "Done.")
     agent = open_agent(model, fixed_tokens=measured)
     before = open_turns(agent=agent, budgets=budgets("100000 tokens/day"))
     turn = await before.accept(message(user="ana"))
@@ -486,16 +500,9 @@ async def test_call_that_an_orderly_stop_interrupts_is_charged(
     await after.start()
     ended = await after.reader.wait_for_end(turn)
     assert ended.reply == "Done."
-    [last] = await database.run(partial(responses, turn=ended))
+    [last] = model.responses
     spent = (await level(database)).today
     assert (
         spent.input_tokens + spent.output_tokens
         == reserved + last.usage.input_tokens + last.usage.output_tokens
     )
-
-
-def responses(connection: Connection, turn: Turn) -> list[ModelResponse]:
-    """Return the model's responses in a turn, from the stored history."""
-    newest = transcript.newest(connection, turn.owner, turn.session_id, turns_limit=1)
-    [(_, body, _)] = newest.history
-    return responses_of(history.load(body))

@@ -32,6 +32,7 @@ from torana.store.rows.transcript import newest
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
 from torana.tools import ToolContext, ToolError
+from torana.turns.journal import settled_text
 
 Message = Callable[..., Inbound]
 Boot = Callable[..., Awaitable[Any]]
@@ -364,6 +365,27 @@ async def test_crash_before_the_first_step_restarts_the_turn(boot: Boot, message
     ]
     assert events[0].data == {"attempt": 2, "text": ""}
     assert (await after.turns.reader.wait_for_end(turn)).reply == "say this"
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["stored", "of an older version"])
+async def test_settled_text_joins_the_texts_of_all_responses(
+    boot: Boot, shop: Workshop, message: Message, older: bool
+) -> None:
+    responses: list[list[Piece]] = [
+        ["One", call("write", "a")],
+        [call("write", "b")],
+        ["Ünd\0", call("write", "c")],
+    ]
+    before = await boot(ScriptedModel(*responses, [call("write", "d")]), shop.toolset())
+    turn = await crash_at(shop, before, message(), "d")
+
+    after = await boot(ScriptedModel([asyncio.Event()]), shop.toolset())
+    if older:
+        await after.database.run(
+            lambda connection: connection.execute(sa.update(tables.steps).values(text=None))
+        )
+
+    assert await after.database.run(partial(settled_text, turn=turn)) == "One\n\nÜnd\0"
 
 
 async def test_reply_joins_settled_text_and_later_text(boot: Boot, shop: Workshop, message: Message) -> None:

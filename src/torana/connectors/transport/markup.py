@@ -30,7 +30,9 @@ _SPECIAL = re.compile(r"[*_~`|>\\\[\]#<-]")
 
 #: More than ten nested quotations and lists on one line.
 _LEVEL = r"[ \t]{0,3}(?:>|[-*+][ \t]|\d{1,9}[.)][ \t])"
-_DEEP_NESTING = re.compile(rf"^((?:{_LEVEL}){{10}})(?:{_LEVEL})+", re.MULTILINE)
+_DEEP_NESTING = re.compile(rf"^((?:{_LEVEL}){{10}})(?={_LEVEL})", re.MULTILINE)
+#: An invisible character. Behind it, no quotation and no list begins.
+_WORD_JOINER = "\u2060"
 #: A line that begins a code block and has a long info string, which would not be shown.
 _LONG_INFO = re.compile(r"^( {0,3})(?=(?:`{3,}[^`\n]{41,}|~{3,}[^\n]{41,})$)", re.MULTILINE)
 
@@ -58,7 +60,7 @@ class Dialect:
 
 def escape_unrendered(markdown: str) -> str:
     """Change constructs whose text a Markdown parser would drop silently. The function is idempotent."""
-    return _LONG_INFO.sub(r"\1\\", _DEEP_NESTING.sub(r"\1", markdown))
+    return _LONG_INFO.sub(r"\1\\", _DEEP_NESTING.sub(rf"\1{_WORD_JOINER}", markdown))
 
 
 class _Renderer:

@@ -64,10 +64,11 @@ def _cut(text: str, abilities: Capabilities) -> Iterator[tuple[str, str, int]]:
         window = opening + text[at : at + 4 * abilities.length]
         most = _most(window, abilities, usual)
         ends = len(window) - len(opening) == len(text) - at
-        cut = most if ends and most == len(window) else _find_cut(window, most, abilities)
-        if cut <= len(opening):  # a piece with only this line would not advance the loop
+        if opening and most <= len(opening):  # a piece with only this line would not advance the loop
             opening = ""
             continue
+        is_last = ends and most == len(window)
+        cut = most if is_last else _find_cut(window, most, abilities, after=len(opening))
         piece = _head(window, cut)
         usual = max(most, 1)
         at += cut - len(opening)
@@ -88,11 +89,12 @@ def _size(text: str, end: int, abilities: Capabilities) -> int:
     return abilities.measure(abilities.render(_head(text, end)))
 
 
-def _find_cut(text: str, most: int, abilities: Capabilities) -> int:
-    """Return the best position to cut such that the text before it fits; at least 1."""
+def _find_cut(text: str, most: int, abilities: Capabilities, *, after: int) -> int:
+    """Return the best position to cut, behind ``after``, such that the text before it fits."""
+    least = max(after, most // 3)
     for place in _PLACES:
         ends = [found.start() for found in place.finditer(text, 0, most + 1) if found.start() <= most]
-        if ends and ends[-1] > most // 3 and _size(text, ends[-1], abilities) <= abilities.length:
+        if ends and ends[-1] > least and _size(text, ends[-1], abilities) <= abilities.length:
             return ends[-1]
     return max(most, 1)
 

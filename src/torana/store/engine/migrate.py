@@ -23,7 +23,7 @@ from torana.store.engine.sqlite import only_transaction, sqlite_engine
 from torana.store.engine.tables import metadata
 
 #: The newest revision in ``migrations/versions`` (a test compares them).
-HEAD = "0022"
+HEAD = "0023"
 
 #: The migrations of SQLite, and those of PostgreSQL, which begin with the tables of a later revision.
 SQLITE_MIGRATIONS = Path(__file__).with_name("migrations")

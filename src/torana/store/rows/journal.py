@@ -18,13 +18,18 @@ def load(connection: Connection, turn_id: str) -> tuple[list[RowMapping], list[R
     return list(found), list(called)
 
 
+def texts(connection: Connection, turn_id: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Return the text of each settled step of a turn, in order, or its ``body`` if the text is not stored."""
+    return [(row.text, row.body) for row in connection.execute(_TEXTS, {"turn_id": turn_id})]
+
+
 def size(connection: Connection, turn_id: str) -> int:
     """Return the number of bytes of a turn's settled steps and results, without reading them."""
     return sum(connection.execute(query, {"turn_id": turn_id}).scalar_one() for query in _SIZES)
 
 
 def settle(connection: Connection, step: dict[str, Any]) -> None:
-    """Store a step: ``turn_id``, ``number``, ``attempt`` and the serialised ``body``."""
+    """Store a step: ``turn_id``, ``number``, ``attempt``, the serialised ``body`` and the ``text``."""
     connection.execute(_SETTLE, step)
 
 
@@ -52,6 +57,11 @@ def _key(call: dict[str, Any]) -> dict[str, Any]:
 
 
 _STEPS = sa.select(steps).where(steps.c.turn_id == sa.bindparam("turn_id")).order_by(steps.c.number)
+_TEXTS = (
+    sa.select(steps.c.text, sa.case((steps.c.text.is_(None), steps.c.body)).label("body"))
+    .where(steps.c.turn_id == sa.bindparam("turn_id"))
+    .order_by(steps.c.number)
+)
 _CALLS = sa.select(calls).where(calls.c.turn_id == sa.bindparam("turn_id"))
 _SIZES = [
     sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(column)), 0)).where(

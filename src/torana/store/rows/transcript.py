@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -11,18 +12,25 @@ from sqlalchemy.engine import Connection, RowMapping
 from torana.store.engine.tables import history, sessions, turns
 from torana.store.engine.tokenizer import TEXT_LIMIT
 
+#: Maximum size of the history that is read for a turn. A language model with a window of a million tokens
+#: receives about as much.
+HISTORY_BYTES = 8_000_000
+#: Minimum size of a body that is read separately.
+_LARGE = 100_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
     """The part of a session that a model may receive.
 
     ``history`` has the newest ended turns, newest first: seq, serialised messages and number of messages.
-    ``shared`` is true if several users have sent messages. ``summary`` summarises the messages up to and
-    including the seq ``summary_to``. ``opened_tools`` are the names of the tools that the session has opened,
-    in order.
+    ``is_cut`` is true if the session may have older turns. ``shared`` is true if several users have sent
+    messages. ``summary`` summarises the messages up to and including the seq ``summary_to``. ``opened_tools``
+    are the names of the tools that the session has opened, in order.
     """
 
     history: Sequence[tuple[int, bytes, int]]
+    is_cut: bool
     shared: bool
     summary: str | None
     summary_to: int = 0
@@ -41,18 +49,41 @@ class Unsummarised:
 
 
 def newest(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> Newest:
-    """Return the newest messages of a session; empty if the owner has no such session."""
+    """Return the newest messages of a session; empty if the owner has no such session.
+
+    Returns turns until they have more than ``HISTORY_BYTES``, always the newest, and at most ``turns_limit``.
+    """
     session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
     rows = connection.execute(_NEWEST, session).all()
     if not rows:
-        return Newest(history=(), shared=False, summary=None)
+        return Newest(history=(), is_cut=False, shared=False, summary=None)
+    stored = [row for row in rows if row.seq is not None]
+    read = stored[: _within(HISTORY_BYTES, [row.bytes for row in stored])]
+
+    def body(row: Any) -> bytes:
+        if row.body is not None:
+            return row.body
+        [(_, large)] = bodies(connection, owner, session_id, first=row.seq, last=row.seq)
+        return large
+
     return Newest(
-        history=[(row.seq, row.body, row.messages) for row in rows if row.body is not None],
+        history=[(row.seq, body(row), row.messages) for row in read],
+        is_cut=len(read) < len(stored) or len(stored) == turns_limit,
         shared=bool(rows[0].shared),
         summary=rows[0].summary,
         opened_tools=rows[0].opened_tools.split(),
         summary_to=rows[0].summary_to,
     )
+
+
+def _within(room: int, sizes: Sequence[int]) -> int:
+    """Return how many of the items to take until they have more than ``room``; at least one."""
+    taken = 0
+    for number, size in enumerate(sizes):
+        if taken > room:
+            return number
+        taken += size
+    return len(sizes)
 
 
 def oldest_unsummarised(
@@ -117,9 +148,10 @@ def add_summary_tokens(connection: Connection, session_id: str, tokens: int) -> 
 
 
 def history_size(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> int:
-    """Return the number of bytes of the serialised messages of the newest ended turns."""
+    """Return the number of bytes of the serialised messages that ``newest`` returns."""
     session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
-    return connection.execute(_HISTORY_SIZE, session).scalar_one()
+    sizes = [size for size in connection.execute(_HISTORY_SIZES, session).scalars() if size is not None]
+    return sum(sizes[: _within(HISTORY_BYTES, sizes)])
 
 
 def exchanges(
@@ -170,7 +202,7 @@ _visible = (
     & (history.c.seq >= sessions.c.fresh_from)
     & _is_fresh
 )
-#: An outer join: a session without history gives one row.
+#: An outer join: a session without history gives one row. A large body is not read.
 _NEWEST = (
     sa.select(
         sessions.c.shared,
@@ -178,7 +210,8 @@ _NEWEST = (
         sessions.c.opened_tools,
         sessions.c.summary_to,
         history.c.seq,
-        history.c.body,
+        sa.func.length(history.c.body).label("bytes"),
+        sa.case((sa.func.length(history.c.body) <= _LARGE, history.c.body)).label("body"),
         history.c.messages,
     )
     .select_from(sessions.outerjoin(history, _visible))
@@ -219,5 +252,4 @@ _SPENT = sa.select(
     .label("turns"),
     sa.select(sessions.c.summary_tokens).where(_of_session).scalar_subquery().label("summaries"),
 )
-_SHOWN = _NEWEST.with_only_columns(history.c.body, maintain_column_froms=True).subquery()
-_HISTORY_SIZE = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(_SHOWN.c.body)), 0))
+_HISTORY_SIZES = _NEWEST.with_only_columns(sa.func.length(history.c.body), maintain_column_froms=True)

@@ -33,7 +33,9 @@ def turn(number: int, *, result: str = "") -> list[ModelMessage]:
     question = ModelRequest(parts=[UserPromptPart(f"question {number}")])
     answer = ModelResponse(parts=[TextPart(f"answer {number}")])
     calls = exchange(number, result) if result else []
-    return history.at_place([question, *calls, answer], number)
+    messages: list[ModelMessage] = [question, *calls, answer]
+    history.set_place(messages, number)
+    return messages
 
 
 def exchange(number: int, result: str) -> list[ModelMessage]:
