@@ -123,11 +123,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     rules = _rules(settings)
     prices = prices_of(settings)
     instructions = _instructions(settings, skills, tooling)
-    fixed_tokens = FixedTokens(
-        instruction_bytes=instructions.size,
-        tool_bytes=tooling.tool_bytes,
-        several_models=len(settings.model) > 1,
-    )
+    fixed_tokens = _fixed_tokens(settings, instructions, tooling)
     budgets = budgets_of(settings, limits_of(settings), prices, fixed_tokens)
     tool_list = ToolList(skills=skills, pinned=settings.tools_pinned, direct=settings.tools_direct)
     contexts = _contexts(settings, instructions, tool_list, sessions=sessions, memory=memory, takes=takes)
@@ -157,6 +153,14 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
         fixed_tokens=fixed_tokens,
         traces=traces,
         ended=ended,
+    )
+
+
+def _fixed_tokens(settings: Settings, instructions: Instructions, tooling: Tooling) -> FixedTokens:
+    return FixedTokens(
+        instruction_bytes=instructions.size,
+        tool_bytes=tooling.tool_bytes,
+        several_models=len(settings.model) > 1,
     )
 
 

@@ -193,6 +193,12 @@ class Budgets:
         usage.settle(connection, turn, spent=Usage(), at=at, before=held)
         return self._claim(connection, turn, request, held.used, at, requests=requests)
 
+    def release(self, connection: Connection, turn: Turn) -> None:
+        """Release the reservation of a turn that waits for a person; ``hold`` reserves again."""
+        held = usage.read_reservation(connection, turn.id)
+        if held.on is not None:
+            _end_reservation(connection, turn, Usage(), held, self._now())
+
     def charge_interrupted(self, connection: Connection, *, own: bool = False) -> list[BudgetWarning]:
         """Charge the reserved amounts of requests that the end of a process interrupted.
 
@@ -209,8 +215,7 @@ class Budgets:
                 output_tokens=held.requests * output,
                 cost_usd=held.requests * held.microusd / MICRO,
             )
-            used = usage.settle(connection, turn, spent=spent, at=at, before=held)
-            usage.store_reservation(connection, turn.id, Reservation(tokens=0, microusd=0, on=None, used=used))
+            used = _end_reservation(connection, turn, spent, held, at)
             warned += self._warnings(connection, turn, held, used, at)
         return warned
 
@@ -267,8 +272,7 @@ class Budgets:
         output = likely_of_bytes(written)
         cost = self.prices.most(request, output) / MICRO
         call = Usage(input_tokens=request, output_tokens=output, cost_usd=cost)
-        used = usage.settle(connection, turn, spent=call, at=self._now(), before=held)
-        usage.store_reservation(connection, turn.id, Reservation(tokens=0, microusd=0, on=None, used=used))
+        _end_reservation(connection, turn, call, held, self._now())
 
     def charge(self, connection: Connection, turn: Turn, responses: Sequence[ModelResponse]) -> None:
         """Charge requests for summaries of a turn's session, without a reservation.
@@ -292,14 +296,6 @@ class Budgets:
     def warnings(self, connection: Connection, turn: Turn, before: Reservation | None) -> list[BudgetWarning]:
         """Return the budget warnings to log after a turn with this reservation has ended."""
         return self._warnings(connection, turn, before, turn.usage, self._now()) if before else []
-
-    def log_warnings(self, warned: Sequence[BudgetWarning]) -> None:
-        """Log budgets whose usage crossed a warning level."""
-        for warning in warned:
-            _log.warning(
-                "budget_warning",
-                extra={"percent": warning.percent, "policy": warning.policy, "account": warning.account},
-            )
 
     def _warnings(
         self, connection: Connection, turn: Turn, before: Reservation, used: Usage, at: datetime
@@ -361,6 +357,24 @@ class Budgets:
 
     def _now(self) -> datetime:
         return self._clock().astimezone(UTC)
+
+
+def log_warnings(warned: Sequence[BudgetWarning]) -> None:
+    """Log budgets whose usage crossed a warning level."""
+    for warning in warned:
+        _log.warning(
+            "budget_warning",
+            extra={"percent": warning.percent, "policy": warning.policy, "account": warning.account},
+        )
+
+
+def _end_reservation(
+    connection: Connection, turn: Turn, spent: Usage, held: Reservation, at: datetime
+) -> Usage:
+    """Charge what a turn has spent, and reserve nothing more. Returns the turn's total usage."""
+    used = usage.settle(connection, turn, spent=spent, at=at, before=held)
+    usage.store_reservation(connection, turn.id, Reservation(tokens=0, microusd=0, on=None, used=used))
+    return used
 
 
 def _reservation(asked: Amount, *, on: str, used: Usage, requests: int = 0) -> Reservation:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from torana.aio import complete
 from torana.errors import Draining, NotFailed, StoreUnavailable
-from torana.limits.budgets import Admitted, Budgets
+from torana.limits.budgets import Admitted, Budgets, log_warnings
 from torana.limits.rate_limit_status import LimitStatus
 from torana.limits.request_tokens import RequestTokens
 from torana.messages import Inbound, Turn, new_id
@@ -227,7 +227,7 @@ class Turns:
         turn = accepted.turn
         if admitted is None:
             return Submitted(turn=turn, new=False)
-        self._budgets.log_warnings(admitted.warned)
+        log_warnings(admitted.warned)
         _log.info("turn_accepted", extra={"turn_id": turn.id, "session_id": turn.session_id})
         self._begin(turn, request=admitted.request)
         if accepted.interrupts is not None:

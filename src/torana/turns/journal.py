@@ -12,7 +12,7 @@ from torana.agent.approval import ApprovalDecision, Question
 from torana.agent.journal import Call, Step, responses_of
 from torana.agent.text import PARAGRAPH, text_of
 from torana.errors import BudgetSpent
-from torana.limits.budgets import Budgets, Settled
+from torana.limits.budgets import Budgets, Settled, log_warnings
 from torana.limits.request_tokens import RequestTokens
 from torana.messages import Turn, Usage
 from torana.sessions import history
@@ -111,7 +111,15 @@ class TurnJournal:
         self._on_settled()
 
     async def ask(self, question: Question, step: Step | None) -> ApprovalDecision:
-        return await self._asking(question, partial(self._keep, step))
+        def keep(work: Work[T]) -> Awaitable[T]:
+            def open_and_release(connection: Connection) -> T:
+                opened = work(connection)
+                self._budgets.release(connection, self._turn)
+                return opened
+
+            return self._keep(step, open_and_release)
+
+        return await self._asking(question, keep)
 
     async def resume(self) -> None:
         """Reserve tokens for the next model request of a turn that continues in a new attempt."""
@@ -169,7 +177,7 @@ class TurnJournal:
         return settled
 
     def _note(self, settled: Settled) -> None:
-        self._budgets.log_warnings(settled.warned)
+        log_warnings(settled.warned)
         self._refusal = self._refusal or settled.refusal
 
 

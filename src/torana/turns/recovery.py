@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from torana.errors import CrashedRepeatedly, Expired
-from torana.limits.budgets import Budgets
+from torana.limits.budgets import Budgets, log_warnings
 from torana.limits.limit_usage import BudgetWarning
 from torana.messages import Turn
 from torana.store.engine.database import Connection, Database
@@ -44,7 +44,7 @@ class Recovery:
         A turn that two processes crashed on runs alone, until it has settled a step or ended; all other turns
         wait for that. So a message that crashes the process is identified, and other turns are not blamed.
         """
-        self.budgets.log_warnings(await self.database.run(self.budgets.charge_interrupted))
+        log_warnings(await self.database.run(self.budgets.charge_interrupted))
         for turn in await self.database.run(shared_turns.list_interrupted):
             await self._end(turn, cut_off(turn, await self._settled_text(turn), self.clock()))
         unfinished = await self.database.run(shared_turns.recover)
@@ -76,7 +76,7 @@ class Recovery:
             shared_turns.requeue(connection)
             return warned
 
-        self.budgets.log_warnings(await self.database.run(work))
+        log_warnings(await self.database.run(work))
 
     async def _ended_as_lost(self, turn: Turn) -> bool:
         """Fail a turn that waited too long or crashed too many processes; return whether it failed."""

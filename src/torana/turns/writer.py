@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import NamedTuple, TypeVar
 
-from torana.limits.budgets import Budgets
+from torana.limits.budgets import Budgets, log_warnings
 from torana.limits.limit_usage import BudgetWarning
 from torana.messages import Turn
 from torana.store.engine.database import Connection, Database, Work, retry_until_available
@@ -120,5 +120,5 @@ class TurnWriter:
             return ended, following, self.budgets.warnings(connection, ended[0], held)
 
         ended, following, warned = await self.persist(finish, delayed=delayed)
-        self.budgets.log_warnings(warned)
+        log_warnings(warned)
         return RecordedEnd(ended, following)

@@ -114,6 +114,11 @@ class Screen:
         """Press keys."""
         os.write(self._descriptor, data.encode())
 
+    def resize(self, lines: int) -> None:
+        """Change the height of the terminal."""
+        ioctl(self._descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", lines, COLUMNS, 0, 0))
+        self._screen.resize(lines, COLUMNS)
+
     def paste(self, text: str) -> None:
         """Paste, as a terminal with bracketed paste does."""
         self.type(f"\x1b[200~{text}\x1b[201~")

@@ -12,6 +12,7 @@ from tests.integration.cli.terminal import chat_in, command_in
 from tests.waiting import eventually
 
 from torana.store.engine.lock import read_address
+from torana.testing.openai_server import Call, ChatRequest, OpenAIStandIn
 
 pytestmark = pytest.mark.long
 
@@ -141,7 +142,9 @@ def test_chat_on_a_terminal_asks_for_approval(place: Place) -> None:
     with chat_in(place, TORANA_PERMISSIONS=ASKS) as screen:
         screen.prompt()
         screen.type("what is 1 + 1\r")
-        screen.expect(r"^Allow calculate with \{.*\? \[y/N\]\Z")
+        screen.expect(
+            r'calculate asks to run with:\n\{\n "expression": "1 \+ 1"\n\}\nAllow calculate\? \[y/N\]\Z'
+        )
         screen.type("y\r")
         screen.expect(r"= 2\n>\Z")
         screen.type("what is 2 + 2\r")
@@ -150,6 +153,24 @@ def test_chat_on_a_terminal_asks_for_approval(place: Place) -> None:
         screen.expect(r"it was denied(.|\n)*\n>\Z")
         screen.type("/quit\r")
         assert screen.exit_code() == 0
+
+
+def test_chat_prints_all_arguments_of_a_call_that_is_higher_than_the_terminal(place: Place) -> None:
+    arguments = {"expression": f"98765 + {' + '.join(['11'] * 800)}"}
+
+    def reply(request: ChatRequest) -> list[Call]:
+        return [Call("calculate", arguments)]
+
+    with OpenAIStandIn(reply=reply) as server:
+        model = {"TORANA_MODEL": "openai-chat:x", "TORANA_MODEL_BASE_URL": server.url}
+        with chat_in(place, **model, TORANA_PERMISSIONS=ASKS) as screen:
+            screen.prompt()
+            screen.resize(10)
+            screen.type("add it all up\r")
+            screen.expect(r"^Allow calculate\? \[y/N\]\Z")
+
+    _, printed = screen.output.decode().split("calculate asks to run with:")
+    assert json.loads("".join(printed.partition("\x1b")[0].splitlines())) == arguments
 
 
 def test_chat_without_a_terminal_denies_the_call(place: Place) -> None:

@@ -37,6 +37,7 @@ from torana.store.rows.turns import Ending
 from torana.testing import ScriptedModel
 from torana.testing.scripted import Piece
 from torana.tools import ToolContext
+from torana.turns.approvals import Choice
 
 Make = Callable[..., Any]
 Message = Callable[..., Inbound]
@@ -410,6 +411,47 @@ async def test_ended_turn_leaves_no_reservation(
     assert spent.today.input_tokens == ended.usage.input_tokens
     # Steps settled before the end are charged; a cancelled turn may not have settled one.
     assert ended.usage.input_tokens > 0 or state == "cancelled"
+
+
+async def test_turn_that_waits_for_an_approval_reserves_nothing(
+    open_agent: Make,
+    open_turns: Make,
+    budgets: Make,
+    message: Message,
+    database: Database,
+    level: Make,
+    measured: FixedTokens,
+) -> None:
+    reader = Reader(10)
+    toolset = FunctionToolset[ToolContext](metadata={"permission": "ask"})
+    toolset.add_function(reader.read)
+    gate = asyncio.Event()
+    model = RecordingModel(reading(), [gate, "Done."])
+    agent = open_agent(model, toolset, fixed_tokens=measured)
+    turns = open_turns(agent=agent, budgets=budgets("100000 tokens/day"))
+    turn = await turns.accept(message(user="ana"))
+    async for event in turns.reader.events(turn):
+        if event.type == "approval.required":
+            break
+
+    waiting = await level(database)
+    assert (waiting.limits[0].used, waiting.limits[0].reserved) == (
+        waiting.today.input_tokens + waiting.today.output_tokens,
+        0,
+    )
+    assert waiting.today.input_tokens == model.responses[0].usage.input_tokens
+
+    act = Act(principal="operator", source="test", at=turn.created_at)
+    await turns.approvals.decide(turn.owner, turn.id, "c", Choice(approve=True), act)
+    await model.asked(2)
+    assert (await level(database)).limits[0].reserved > 0
+    gate.set()
+    ended = await turns.reader.wait_for_end(turn)
+
+    assert (ended.reply, reader.runs) == ("Done.", 1)
+    spent = await level(database)
+    assert spent.limits[0].reserved == 0
+    assert spent.today.input_tokens == sum(one.usage.input_tokens for one in model.responses)
 
 
 async def test_steering_message_releases_its_reservation_at_the_end(

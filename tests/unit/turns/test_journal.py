@@ -150,6 +150,11 @@ async def journal_rows(gateway: Any) -> tuple[int, int]:
     return await gateway.database.run(count)
 
 
+def remove_texts(connection: sa.Connection) -> None:
+    """Make the steps as an older version stored them."""
+    connection.execute(sa.update(tables.steps).values(text=None))
+
+
 async def crash_at(shop: Workshop, gateway: Any, inbound: Inbound, line: str) -> Turn:
     """Run a turn until a tool hangs on ``line``, and crash the gateway there."""
     shop.hangs.add(line)
@@ -381,9 +386,7 @@ async def test_settled_text_joins_the_texts_of_all_responses(
 
     after = await boot(ScriptedModel([asyncio.Event()]), shop.toolset())
     if older:
-        await after.database.run(
-            lambda connection: connection.execute(sa.update(tables.steps).values(text=None))
-        )
+        await after.database.run(remove_texts)
 
     assert await after.database.run(partial(settled_text, turn=turn)) == "One\n\nÜnd\0"
 

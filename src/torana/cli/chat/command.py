@@ -113,7 +113,7 @@ def _until_quit(lines: Iterable[str]) -> Iterable[str]:
     return takewhile(lambda line: line not in ("/quit", "/exit"), stripped)
 
 
-async def _ask_without_terminal(_: str) -> None:
+async def _ask_without_terminal(_tool: str, _arguments: str) -> None:
     """Answer no question: there is no terminal."""
 
 

@@ -18,10 +18,10 @@ from torana.cli.chat.output import Output
 from torana.cli.remote import other_token
 from torana.cli.terminal import on_one_line
 from torana.messages import utc_now
-from torana.store.rows.approval_questions import escape_invisible
+from torana.store.rows.approval_questions import arguments_text, escape_invisible
 
-#: Asks whether a call may run. Returns None if there is no terminal to ask on.
-AskUser = Callable[[str], Awaitable[bool | None]]
+#: Asks whether a tool may run with arguments. Returns None if there is no terminal to ask on.
+AskUser = Callable[[str, str], Awaitable[bool | None]]
 
 _SCHEDULING = ("schedule_once", "schedule_repeating")
 #: The maximum number of pages of messages that one search for replies reads; the next search reads on.
@@ -207,14 +207,15 @@ class Conversation:
 
     async def _decide(self, approval: dict[str, Any]) -> None:
         """Ask the user whether a tool may run. Without a terminal, deny it."""
-        arguments = json.dumps(approval["arguments"], ensure_ascii=False)
-        call = on_one_line(escape_invisible(f"{approval['tool']} with {arguments}"))
+        tool = on_one_line(escape_invisible(approval["tool"]))
+        arguments = arguments_text(approval["arguments"])
         body = {"decision": "deny"}
-        match await self._ask(f"Allow {call}? [y/N] "):
+        self._output.pause()
+        match await self._ask(tool, arguments):
             case True:
                 body = {"decision": "approve", "digest": approval["digest"]}
             case None:
-                self._print_error(f"Denied {call}: there is no terminal to ask on.")
+                self._print_error(f"Denied {tool} with {arguments}: there is no terminal to ask on.")
                 body["reason"] = "there was no terminal to ask on"
             case _:
                 pass

@@ -37,6 +37,10 @@ class PlainOutput:
         typer.echo()
         self._in_line = False
 
+    def pause(self) -> None:
+        """End the line, for other output."""
+        self._end_line()
+
     def replace(self, text: str) -> None:
         """Print the whole reply; earlier text cannot be removed."""
         self._end_line()
@@ -75,6 +79,10 @@ class MarkdownOutput:
         """Print the last block."""
         self._print(self._pending)
         self._pending, self._printed = "", False
+
+    def pause(self) -> None:
+        """Print the reply so far, for other output."""
+        self.finish()
 
     def replace(self, text: str) -> None:
         """Print the whole reply; earlier blocks cannot be removed."""

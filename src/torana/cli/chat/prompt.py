@@ -190,11 +190,13 @@ def open_history(path: Path | None) -> History:
     return InMemoryHistory()
 
 
-async def ask_yes_or_no(question: str) -> bool:
-    """Ask the user; every answer but yes means no, also Ctrl-C and Ctrl-D.
+async def ask_yes_or_no(tool: str, arguments: str) -> bool:
+    """Ask whether a tool may run; every answer but yes means no, also Ctrl-C and Ctrl-D.
 
-    Keys that were pressed before the question appeared do not answer it.
+    The arguments are printed above the prompt: of a prompt that is higher than the terminal, only the end is
+    visible. Keys that were pressed before the question appeared do not answer it.
     """
+    typer.echo(f"{tool} asks to run with:\n{arguments}")
     session: PromptSession[str] = PromptSession()
 
     def forget_keys() -> None:
@@ -202,6 +204,7 @@ async def ask_yes_or_no(question: str) -> bool:
         termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
 
     try:
+        question = f"Allow {tool}? [y/N] "
         answer = await session.prompt_async(question, handle_sigint=False, pre_run=forget_keys)
     except (EOFError, KeyboardInterrupt):
         return False

@@ -318,8 +318,7 @@ steps = sa.Table(
     sa.Column("number", Integer, primary_key=True),
     sa.Column("attempt", Integer, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
-    # The text of the responses; NULL if an older version wrote the row.
-    sa.Column("text", sa.LargeBinary),
+    sa.Column("text", sa.LargeBinary),  # of the responses; NULL if an older version wrote the row
 )
 
 calls = sa.Table(
