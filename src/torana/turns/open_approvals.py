@@ -48,7 +48,8 @@ class OpenApprovals:
         if one is None:  # the wait for the end of the turn reports it
             await asyncio.Event().wait()
             raise AssertionError("no event is ever set")
-        may_ask = one.awaits_approval or one.turn.state == "waiting"
+        # Another replica may have asked before this one was told.
+        may_ask = one.awaits_approval or one.turn.state == "waiting" or one.task is None
         while True:
             approval_requested = one.approval_requested
             if may_ask and (found := await self._database.run(find)) is not None:

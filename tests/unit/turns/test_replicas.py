@@ -119,7 +119,10 @@ async def test_decision_is_announced(
     assert (await soon(waiting)).reply == "I paid."
 
 
-async def test_request_at_another_replica_receives_the_question(open_replica: Open, message: Message) -> None:
+async def test_request_at_another_replica_receives_the_question(
+    open_replica: Open, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CHECK", 0.1)  # a question is not announced; the next check finds it
     first, second = await open_asking_replica(open_replica), await open_replica()
     turn = await first.turns.accept(message())
     waiting = [asyncio.create_task(second.turns.open_approvals.wait_for_question(turn))]
