@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 #: A width at which no cell is wrapped.
 _UNLIMITED_WIDTH = 10_000
+
+#: The beginning of each row of a quoted text.
+_MARK = "│ "
 
 _LINE_ENDS = re.compile(r"[\n\t]")
 
@@ -34,6 +38,19 @@ def on_one_line(text: str) -> str:
 def indented(text: str, by: int) -> str:
     """Return ``printable`` text with all lines but the first indented by this number of spaces."""
     return printable(text).replace("\n", "\n" + " " * by)
+
+
+def marked(text: str) -> str:
+    """Return the text in rows that fit the terminal, each behind a mark.
+
+    Untrusted text thus cannot imitate other output, even if it fills the whole screen.
+    """
+    from rich.cells import chop_cells
+
+    width = max(shutil.get_terminal_size().columns - len(_MARK), 1)
+    return "\n".join(
+        f"{_MARK}{row}" for line in printable(text).split("\n") for row in chop_cells(line, width) or [""]
+    )
 
 
 def print_result(line: str, document: Mapping[str, Any], *, as_json: bool) -> None:

@@ -143,7 +143,7 @@ def test_chat_on_a_terminal_asks_for_approval(place: Place) -> None:
         screen.prompt()
         screen.type("what is 1 + 1\r")
         screen.expect(
-            r'calculate asks to run with:\n\{\n "expression": "1 \+ 1"\n\}\nAllow calculate\? \[y/N\]\Z'
+            r'calculate asks to run with:\n│ \{\n│  "expression": "1 \+ 1"\n│ \}\nAllow calculate\? \[y/N\]\Z'
         )
         screen.type("y\r")
         screen.expect(r"= 2\n>\Z")
@@ -170,7 +170,9 @@ def test_chat_prints_all_arguments_of_a_call_that_is_higher_than_the_terminal(pl
             screen.expect(r"^Allow calculate\? \[y/N\]\Z")
 
     _, printed = screen.output.decode().split("calculate asks to run with:")
-    assert json.loads("".join(printed.partition("\x1b")[0].splitlines())) == arguments
+    rows = printed.partition("\x1b")[0].strip().splitlines()
+    assert {row[:2] for row in rows} == {"│ "}
+    assert json.loads("".join(row[2:] for row in rows)) == arguments
 
 
 def test_chat_without_a_terminal_denies_the_call(place: Place) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from torana.cli.chat.output import MarkdownOutput
 from torana.cli.commands.setup.questions import OnTerminal
-from torana.cli.terminal import indented, on_one_line, print_fields, printable
+from torana.cli.terminal import indented, marked, on_one_line, print_fields, printable
 
 Patch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]
@@ -34,6 +34,19 @@ def test_hidden_characters_are_escaped(hidden: str) -> None:
 )
 def test_text_of_any_language_is_unchanged(text: str) -> None:
     assert printable(text) == on_one_line(text) == text
+
+
+def test_each_row_of_a_quoted_text_begins_with_a_mark(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "8")
+
+    assert marked("abcdefgh\n\n日本語日本\x1b").split("\n") == [
+        "│ abcdef",
+        "│ gh",
+        "│ ",
+        "│ 日本語",
+        "│ 日本\\x",
+        "│ 1b",
+    ]
 
 
 def test_consecutive_joiners_are_escaped() -> None:

@@ -87,6 +87,14 @@ def test_fence_inside_code_does_not_end_code_block(dialect: Callable[[str], str]
     assert dialect(TEXT).count("```") == 2
 
 
+@pytest.mark.parametrize("dialect", [markup.discord, markup.slack, markup.whatsapp])
+@pytest.mark.parametrize(
+    "text", ["between ``` as", r"\`\`\`", "a ` and b", "[``` x](https://example.org/)", "**`` `**"]
+)
+def test_backticks_in_a_text_do_not_begin_code(dialect: Callable[[str], str], text: str) -> None:
+    assert "`" not in dialect(text).replace(r"\`", "")
+
+
 def test_mentions_are_disabled() -> None:
     assert "@everyone" not in markup.discord(TEXT)
     assert "<@7>" not in markup.discord(TEXT + "\n\n`<@7>`")

@@ -23,6 +23,7 @@ from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from torana.cli.chat.attachments import AttachedFile, read_file
 from torana.cli.chat.conversation import Conversation
 from torana.cli.chat.output import MarkdownOutput
+from torana.cli.terminal import marked
 from torana.errors import OperatorError
 
 HELP = (
@@ -196,7 +197,7 @@ async def ask_yes_or_no(tool: str, arguments: str) -> bool:
     The arguments are printed above the prompt: of a prompt that is higher than the terminal, only the end is
     visible. Keys that were pressed before the question appeared do not answer it.
     """
-    typer.echo(f"{tool} asks to run with:\n{arguments}")
+    typer.echo(f"{tool} asks to run with:\n{marked(arguments)}")
     session: PromptSession[str] = PromptSession()
 
     def forget_keys() -> None:

@@ -14,7 +14,7 @@ from torana.cli.apps import new_app
 from torana.cli.flags import CommonOptions
 from torana.cli.remote import RunningGateway
 from torana.cli.tables import print_list
-from torana.cli.terminal import print_result
+from torana.cli.terminal import marked, print_result
 from torana.errors import OperatorError
 
 app = new_app(is_group=True)
@@ -130,9 +130,14 @@ def _show(item: dict[str, Any], *, instead: dict[str, Any] | None = None, as_jso
     """
     from torana.store.rows.approval_questions import arguments_text, escape_invisible
 
-    lines = [f"{item['id']}  {escape_invisible(item['tool'])}", arguments_text(item["arguments"])]
+    on_terminal = (sys.stderr if as_json else sys.stdout).isatty()
+
+    def shown(arguments: dict[str, Any]) -> str:
+        return marked(arguments_text(arguments)) if on_terminal else arguments_text(arguments)
+
+    lines = [f"{item['id']}  {escape_invisible(item['tool'])}", shown(item["arguments"])]
     if instead is not None:
-        lines += ["approved with these arguments instead:", arguments_text(instead)]
+        lines += ["approved with these arguments instead:", shown(instead)]
     typer.echo("\n".join(lines), err=as_json)
 
 

@@ -184,9 +184,9 @@ def _escape_fences(code: str) -> str:
     return code.replace("```", "`\u200b`\u200b`")
 
 
-def _escape_backticks(code: str) -> str:
-    """Replace backticks in inline code, so that they cannot end it."""
-    return code.replace("`", "ˋ")
+def _escape_backticks(text: str) -> str:
+    """Replace backticks, so that they cannot end inline code, or begin code in a text."""
+    return text.replace("`", "ˋ")
 
 
 def _html(text: str) -> str:
@@ -248,7 +248,7 @@ def _slack_text(text: str) -> str:
 
 #: Converts Markdown to Slack's mrkdwn (https://docs.slack.dev/messaging/formatting-message-text).
 slack = Dialect(
-    text=_slack_text,
+    text=lambda text: _slack_text(_escape_backticks(text)),
     marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~"), "code": ("`", "`")},
     block=("```\n", "\n```"),
     code=lambda code: _slack_text(_escape_fences(code)),
@@ -258,6 +258,7 @@ slack = Dialect(
 ).render
 
 whatsapp = Dialect(
+    text=_escape_backticks,
     marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~"), "code": ("`", "`")},
     block=("```", "```"),
     code=_escape_fences,
