@@ -104,7 +104,8 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     # The model fits its requests from here on.
     windows = fit_requests(model, window=settings.context_window, answer=settings.max_output_tokens)
     redis, database = redis_server(settings), database_place(settings).open()
-    sessions = Sessions(database=database, history_messages=settings.history_messages)
+    room = partial(_message_room, windows)
+    sessions = Sessions(database=database, history_messages=settings.history_messages, message_room=room)
     embedder = choose_embedder(loaded)
     bound_interim_responses()  # the libraries of the providers are imported by now
     memory = Memory(database=database, embedder=embedder)
@@ -132,7 +133,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     capabilities = _capabilities(rules, tooling, tool_list, calls, traces)
     measured = fixed_tokens if budgets.bound_calls else None
     agent = _agent(settings, model, capabilities, contexts=contexts, prices=prices, measured=measured)
-    compaction = _compaction(settings, database, model, budgets, windows)
+    compaction = _compaction(settings, database, model, budgets, room)
     ended: list[Callable[[Turn], None]] = [compaction.on_turn_ended] if compaction else []
     return Core(
         database=database,
@@ -254,21 +255,22 @@ def _agent(
     )
 
 
+def _message_room(windows: Sequence[ContextBudget]) -> int | None:
+    """Return how many tokens messages may use at least in the smallest known window."""
+    return min((one.message_room for one in windows if one.message_room is not None), default=None)
+
+
 def _compaction(
     settings: Settings,
     database: Database,
     model: Model,
     budgets: Budgets,
-    windows: Sequence[ContextBudget],
+    room: Callable[[], int | None],
 ) -> Compaction | None:
     """Return None if compaction is disabled, or if ``builtin`` is the only model."""
     summariser = without_builtin(model)
     if summariser is None or not settings.compact:
         return None
-
-    def room() -> int | None:
-        return min((one.message_room for one in windows if one.message_room is not None), default=None)
-
     summaries = Summaries(database=database, history_messages=settings.history_messages, message_room=room)
 
     async def charge(turn: Turn, response: ModelResponse) -> None:

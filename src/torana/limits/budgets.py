@@ -169,14 +169,6 @@ class Budgets:
         request = RequestTokens(likely=tokens, most=tokens)
         return replace(self._claim(connection, turn, request, used, at), warned=warned)
 
-    def resume(self, connection: Connection, turn: Turn) -> Settled:
-        """Reserve tokens for a turn that continues in a new attempt."""
-        held = usage.read_reservation(connection, turn.id)
-        if held.on is not None or not self._limits.bound_calls:
-            return Settled()
-        request = self._first_request(connection, turn)
-        return self._claim(connection, turn, request, held.used, self._now())
-
     def hold(self, connection: Connection, turn: Turn, request: RequestTokens) -> Settled:
         """Reserve the possible cost of a model request about to be sent, unless that much is reserved already.
 
@@ -250,7 +242,7 @@ class Budgets:
             return Settled()
         at = self._now()
         held = usage.read_reservation(connection, turn.id)
-        if held.on is None:  # already refused
+        if held.on is None:  # refused, released or continued; ``hold`` reserves
             return Settled()
         usage.settle(connection, turn, spent=Usage(), at=at, before=held)
         before = held.tokens - self._estimate.output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -16,13 +16,17 @@ from torana.sessions.trimming import first_to_keep
 from torana.store.engine.database import Database
 from torana.store.rows import attachments, transcript
 from torana.store.rows import sessions as session_rows
-from torana.store.rows.transcript import Newest
+from torana.store.rows.transcript import HISTORY_BYTES, Newest
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
 #: Maximum number of turns that ``Sessions.earlier`` reads, in total and at a time.
 _REACH, _READ = 500, 10
+
+#: Maximum stored bytes for each token that the model has for messages at least. The room can be
+#: four times as large, and a token takes up to 16 bytes.
+_BYTES_PER_TOKEN = 64
 
 #: A number above the ``seq`` of every turn.
 _END = 2**63 - 1
@@ -59,24 +63,32 @@ class HistoryWindow:
 class Sessions:
     """Reads sessions; only turns write them."""
 
-    def __init__(self, *, database: Database, history_messages: int) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        history_messages: int,
+        message_room: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """``message_room`` returns how many tokens of the model's window messages may use at least, or None."""
         self._database = database
         self._history_messages = history_messages
+        self._message_room = message_room
 
     async def window(self, turn: Turn) -> HistoryWindow:
         """Return the messages of the session before this turn for the model, oldest first.
 
         Returns at most ``history_messages``, in whole turns, so that a tool call is not separated from its
-        result. Of a single longer turn it returns the first and the last message. In a shared session each
-        question starts with its user's name. ``before`` summarises older messages if a summary exists
-        (``Summaries``); the messages then begin after it. Otherwise they begin at a place that changes only
-        after several turns (``first_to_keep``).
+        result, and about as many bytes as the model's window holds. Of a single longer turn it returns the
+        first and the last message. In a shared session each question starts with its user's name. ``before``
+        summarises older messages if a summary exists (``Summaries``); the messages then begin after it.
+        Otherwise they begin at a place that changes only after several turns (``first_to_keep``).
         """
         # Imported here because it imports pydantic-ai, which the commands that list sessions do not need.
         from torana.sessions import history
 
-        limit = self._history_messages // 2 + 1
-        work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, turns_limit=limit)
+        limits = {"turns_limit": self._history_messages // 2 + 1, "bytes_limit": self._bytes_limit()}
+        work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, **limits)
         newest = await self._database.read(work)
         chosen = self._fit(newest)
         is_cut = newest.is_cut or len(chosen) < len(newest.history)
@@ -85,10 +97,10 @@ class Sessions:
             await history.let_others_run(body)
             turns_of.append(history.load_readable(body, name_speakers=newest.shared))
             history.set_place(turns_of[-1], place)
-        if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
-            messages = [turns_of[0][0], turns_of[0][-1]]
-        else:
-            messages = [message for messages in turns_of for message in messages]
+        messages = [message for messages in turns_of for message in messages]
+        size = sum(len(body) for _, body in chosen)
+        if len(chosen) == 1 and (len(messages) > self._history_messages or size > limits["bytes_limit"]):
+            messages = [*messages[:1], *messages[1:][-1:]]
         return HistoryWindow(
             messages=messages,
             shared=newest.shared,
@@ -204,6 +216,11 @@ class Sessions:
             if page.next is None:
                 return
             after = page.next
+
+    def _bytes_limit(self) -> int:
+        """Return the maximum bytes of turns before the newest one."""
+        room = self._message_room()
+        return HISTORY_BYTES if room is None else min(HISTORY_BYTES, room * _BYTES_PER_TOKEN)
 
     def _fit(self, newest: Newest) -> list[tuple[int, bytes]]:
         """Return the places and messages of the turns that fit, oldest first; always the newest turn."""

@@ -119,11 +119,9 @@ class TurnJournal:
 
             return self._keep(step, open_and_release)
 
-        return await self._asking(question, keep)
-
-    async def resume(self) -> None:
-        """Reserve tokens for the next model request of a turn that continues in a new attempt."""
-        self._note(await self._run(partial(self._budgets.resume, turn=self._turn)))
+        decision = await self._asking(question, keep)
+        self._refusal = None  # it was that of the time of the question
+        return decision
 
     async def hold(self, request: RequestTokens) -> None:
         """Reserve tokens for a model request, and store that it is sent."""

@@ -249,8 +249,6 @@ class Runner:
                 async with slot:
                     self.live.begin(one)
                     journal.timings.end_queue()
-                    if turn.attempt > 1:
-                        await journal.resume()
                     answer = await self._agent.run(turn, recorder, journal)
             finally:
                 one.slot = None

@@ -104,13 +104,16 @@ class World:
         one.size += result
 
     def crash(self, count: int, output: int) -> None:
-        """Kill the process while this number of turns waits for a response, and continue all turns."""
+        """Kill the process while this number of turns waits for a response."""
         for one in self.running[:count]:
             if self.send(self.running.index(one)) is one:
                 self.calls.append(int(one.size * one.density) + output)
         self.budgets.charge_interrupted(self.connection)
-        for one in self.running:
-            self.budgets.resume(self.connection, one.turn)
+
+    def wait(self, number: int) -> None:
+        """Let a turn wait for an approval."""
+        if self.running:
+            self.budgets.release(self.connection, self.running[number % len(self.running)].turn)
 
     def send(self, number: int) -> Conversation | None:
         """Send the next request of a turn; return None if it is refused."""
@@ -150,7 +153,7 @@ _asks = st.tuples(
     st.sampled_from([0, 10, OUTPUT]),
     st.sampled_from([0, 0, 100, 20_000]),
 )
-_others = st.tuples(st.sampled_from(["end", "connect"]), st.integers(0, 20_000))
+_others = st.tuples(st.sampled_from(["end", "connect", "wait"]), st.integers(0, 20_000))
 
 
 _crashes = st.tuples(st.just("crash"), st.integers(0, 3), st.sampled_from([0, OUTPUT]))
@@ -169,6 +172,8 @@ def run_steps(world: World, steps: list[tuple[Any, ...]]) -> None:
                 world.ask(number, output, result)
             case ("end", number):
                 world.end(number)
+            case ("wait", number):
+                world.wait(number)
             case ("connect", size):
                 world.fixed += size
             case ("crash", count, output):

@@ -231,6 +231,25 @@ async def test_window_ends_behind_too_many_bytes(
     assert sum(lengths[-read:]) < await database.run(size) < sum(lengths[-read:]) + 1_000 * read
 
 
+async def test_window_is_as_long_as_the_room_of_the_model(turns: Turns, say: Say, database: Database) -> None:
+    for content in ("2 a 3000", "2 b 3000", "6 c 3000"):
+        last = await say(turns, content)
+
+    def sessions(room: int) -> Sessions:
+        return Sessions(database=database, history_messages=100, message_room=lambda: room)
+
+    found = [
+        [text_of(one)[:5] for one in (await sessions(room).window(last)).messages] for room in (200, 90, 10)
+    ]
+
+    whole = ["6 c 3", "look", "seen", "look", "seen", "re: 6"]
+    assert found == [
+        ["2 a 3", "re: 2", "2 b 3", "re: 2", *whole],
+        ["2 b 3", "re: 2", *whole],
+        ["6 c 3", "re: 6"],
+    ]
+
+
 async def test_window_of_a_cut_history_has_the_summary(turns: Turns, say: Say, database: Database) -> None:
     old = await say(turns, f"2 a {HISTORY_BYTES}")
     known = await database.run(

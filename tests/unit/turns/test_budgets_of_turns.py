@@ -454,6 +454,29 @@ async def test_turn_that_waits_for_an_approval_reserves_nothing(
     assert spent.today.input_tokens == sum(one.usage.input_tokens for one in model.responses)
 
 
+async def test_refusal_before_a_question_does_not_count_after_the_decision(
+    open_agent: Make, open_turns: Make, message: Message, measured: FixedTokens
+) -> None:
+    now = [datetime.fromisoformat("2026-03-02T09:30:00+00:00")]
+    limits = Limits(per_user=[parse_limit(DAY)])
+    estimate = Estimate(output=100, overhead=100)
+    budgets = Budgets(limits=limits, prices=Prices(), estimate=estimate, clock=lambda: now[0])
+    toolset = FunctionToolset[ToolContext](metadata={"permission": "ask"})
+    toolset.add_function(Reader(10).read)
+    model = ScriptedModel([LONG * 10, *reading()], "Done.")
+    turns = open_turns(agent=open_agent(model, toolset, fixed_tokens=measured), budgets=budgets)
+    turn = await turns.accept(message(user="ana"))
+    async for event in turns.reader.events(turn):
+        if event.type == "approval.required":
+            break
+
+    now[0] += timedelta(days=1)
+    act = Act(principal="operator", source="test", at=turn.created_at)
+    await turns.approvals.decide(turn.owner, turn.id, "c", Choice(approve=True), act)
+
+    assert (await turns.reader.wait_for_end(turn)).state == "completed"
+
+
 async def test_steering_message_releases_its_reservation_at_the_end(
     open_agent: Make, open_turns: Make, budgets: Make, message: Message, database: Database, level: Make
 ) -> None:

@@ -132,12 +132,12 @@ def _show(item: dict[str, Any], *, instead: dict[str, Any] | None = None, as_jso
 
     on_terminal = (sys.stderr if as_json else sys.stdout).isatty()
 
-    def shown(arguments: dict[str, Any]) -> str:
+    def mark(arguments: dict[str, Any]) -> str:
         return marked(arguments_text(arguments)) if on_terminal else arguments_text(arguments)
 
-    lines = [f"{item['id']}  {escape_invisible(item['tool'])}", shown(item["arguments"])]
+    lines = [f"{item['id']}  {escape_invisible(item['tool'])}", mark(item["arguments"])]
     if instead is not None:
-        lines += ["approved with these arguments instead:", shown(instead)]
+        lines += ["approved with these arguments instead:", mark(instead)]
     typer.echo("\n".join(lines), err=as_json)
 
 

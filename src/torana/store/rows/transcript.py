@@ -48,17 +48,24 @@ class Unsummarised:
     rows: Sequence[tuple[int, int, int]]
 
 
-def newest(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> Newest:
+def newest(
+    connection: Connection,
+    owner: str,
+    session_id: str,
+    *,
+    turns_limit: int,
+    bytes_limit: int = HISTORY_BYTES,
+) -> Newest:
     """Return the newest messages of a session; empty if the owner has no such session.
 
-    Returns turns until they have more than ``HISTORY_BYTES``, always the newest, and at most ``turns_limit``.
+    Returns turns until they have more than ``bytes_limit``, always the newest, and at most ``turns_limit``.
     """
     session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
     rows = connection.execute(_NEWEST, session).all()
     if not rows:
         return Newest(history=(), is_cut=False, shared=False, summary=None)
     stored = [row for row in rows if row.seq is not None]
-    read = stored[: _within(HISTORY_BYTES, [row.bytes for row in stored])]
+    read = stored[: _within(bytes_limit, [row.bytes for row in stored])]
 
     def body(row: Any) -> bytes:
         if row.body is not None:
@@ -148,7 +155,7 @@ def add_summary_tokens(connection: Connection, session_id: str, tokens: int) -> 
 
 
 def history_size(connection: Connection, owner: str, session_id: str, *, turns_limit: int) -> int:
-    """Return the number of bytes of the serialised messages that ``newest`` returns."""
+    """Return the maximum bytes of the serialised messages that ``newest`` returns."""
     session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
     sizes = [size for size in connection.execute(_HISTORY_SIZES, session).scalars() if size is not None]
     return sum(sizes[: _within(HISTORY_BYTES, sizes)])
