@@ -28,6 +28,9 @@ _REACH, _READ = 500, 10
 #: four times as large, and a token takes up to 16 bytes.
 _BYTES_PER_TOKEN = 64
 
+#: Assumed stored bytes of a character in a turn that is too long by itself.
+_BYTES_PER_CHARACTER = 16
+
 #: A number above the ``seq`` of every turn.
 _END = 2**63 - 1
 
@@ -87,20 +90,24 @@ class Sessions:
         # Imported here because it imports pydantic-ai, which the commands that list sessions do not need.
         from torana.sessions import history
 
+        place = {"owner": turn.owner, "session_id": turn.session_id}
         limits = {"turns_limit": self._history_messages // 2 + 1, "bytes_limit": self._bytes_limit()}
-        work = partial(transcript.newest, owner=turn.owner, session_id=turn.session_id, **limits)
-        newest = await self._database.read(work)
+        newest = await self._database.read(partial(transcript.newest, **place, **limits))
         chosen = self._fit(newest)
         is_cut = newest.is_cut or len(chosen) < len(newest.history)
         turns_of: list[list[ModelMessage]] = []
-        for place, body in chosen:
+        for seq, stored in chosen:
+            body = stored
+            if body is None:
+                said = await self._database.read(partial(transcript.exchange_at, **place, seq=seq))
+                body = _shortened(said, limits["bytes_limit"] // _BYTES_PER_CHARACTER)
             await history.let_others_run(body)
             turns_of.append(history.load_readable(body, name_speakers=newest.shared))
-            history.set_place(turns_of[-1], place)
-        messages = [message for messages in turns_of for message in messages]
-        size = sum(len(body) for _, body in chosen)
-        if len(chosen) == 1 and (len(messages) > self._history_messages or size > limits["bytes_limit"]):
-            messages = [*messages[:1], *messages[1:][-1:]]
+            history.set_place(turns_of[-1], seq)
+        if len(turns_of) == 1 and len(turns_of[0]) > self._history_messages:
+            messages = [turns_of[0][0], turns_of[0][-1]]
+        else:
+            messages = [message for messages in turns_of for message in messages]
         return HistoryWindow(
             messages=messages,
             shared=newest.shared,
@@ -218,11 +225,11 @@ class Sessions:
             after = page.next
 
     def _bytes_limit(self) -> int:
-        """Return the maximum bytes of turns before the newest one."""
+        """Return the maximum stored bytes of the turns in a window."""
         room = self._message_room()
         return HISTORY_BYTES if room is None else min(HISTORY_BYTES, room * _BYTES_PER_TOKEN)
 
-    def _fit(self, newest: Newest) -> list[tuple[int, bytes]]:
+    def _fit(self, newest: Newest) -> list[tuple[int, bytes | None]]:
         """Return the places and messages of the turns that fit, oldest first; always the newest turn."""
         rows = newest.history[::-1]
         if sum(count for _, _, count in rows) > self._history_messages:
@@ -230,6 +237,14 @@ class Sessions:
         counts = [count for _, _, count in rows]
         first = first_to_keep(counts, [place for place, _, _ in rows], self._history_messages)
         return [(place, body) for place, body, _ in rows[first:]]
+
+
+def _shortened(said: Mapping[Any, Any], length: int) -> bytes:
+    """Return the message and the reply of a turn as its history, each cut off at this number of characters."""
+    from torana.sessions import history
+
+    messages = history.exchange(said["content"][:length], (said["reply"] or "")[:length])
+    return history.dump(messages, speaker=said["user"])[0]
 
 
 def _texts_in(row: Mapping[Any, Any], *, newest: bool) -> list[SessionText]:

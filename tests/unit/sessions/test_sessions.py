@@ -208,9 +208,9 @@ def test_only_user_texts_get_a_speaker_name() -> None:
     ("lengths", "read"),
     [
         ((90_000, 90_000), 2),
-        ((HISTORY_BYTES // 2, 100, HISTORY_BYTES // 2), 3),
-        ((100, HISTORY_BYTES // 2, HISTORY_BYTES // 2), 2),
-        ((100, 100, HISTORY_BYTES), 1),
+        ((HISTORY_BYTES // 3, 100, HISTORY_BYTES // 2), 3),
+        ((100, HISTORY_BYTES // 2, HISTORY_BYTES // 2), 1),
+        ((100, 100, HISTORY_BYTES - 10_000), 3),
     ],
 )
 async def test_window_ends_behind_too_many_bytes(
@@ -239,7 +239,7 @@ async def test_window_is_as_long_as_the_room_of_the_model(turns: Turns, say: Say
         return Sessions(database=database, history_messages=100, message_room=lambda: room)
 
     found = [
-        [text_of(one)[:5] for one in (await sessions(room).window(last)).messages] for room in (200, 90, 10)
+        [text_of(one)[:5] for one in (await sessions(room).window(last)).messages] for room in (400, 160, 40)
     ]
 
     whole = ["6 c 3", "look", "seen", "look", "seen", "re: 6"]

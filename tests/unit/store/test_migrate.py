@@ -75,7 +75,7 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 def visible_history(connection: Connection) -> list[bytes]:
     """Return the history of the first session that the model would see, newest turn first."""
-    return [body for _, body, _ in transcript.newest(connection, "gateway", "s1", turns_limit=9).history]
+    return [body or b"" for _, body, _ in transcript.newest(connection, "gateway", "s1", turns_limit=9).history]
 
 
 def change(path: Path, sql: str) -> None:

@@ -23,13 +23,14 @@ _LARGE = 100_000
 class Newest:
     """The part of a session that a model may receive.
 
-    ``history`` has the newest ended turns, newest first: seq, serialised messages and number of messages.
-    ``is_cut`` is true if the session may have older turns. ``shared`` is true if several users have sent
-    messages. ``summary`` summarises the messages up to and including the seq ``summary_to``. ``opened_tools``
-    are the names of the tools that the session has opened, in order.
+    ``history`` has the newest ended turns, newest first: seq, serialised messages and number of messages. Of a
+    turn that is too long by itself, the messages are None. ``is_cut`` is true if the session may have older
+    turns. ``shared`` is true if several users have sent messages. ``summary`` summarises the messages up to and
+    including the seq ``summary_to``. ``opened_tools`` are the names of the tools that the session has opened,
+    in order.
     """
 
-    history: Sequence[tuple[int, bytes, int]]
+    history: Sequence[tuple[int, bytes | None, int]]
     is_cut: bool
     shared: bool
     summary: str | None
@@ -58,7 +59,7 @@ def newest(
 ) -> Newest:
     """Return the newest messages of a session; empty if the owner has no such session.
 
-    Returns turns until they have more than ``bytes_limit``, always the newest, and at most ``turns_limit``.
+    Returns at most ``turns_limit`` turns of together at most ``bytes_limit``, and always the newest.
     """
     session = {"owner": owner, "session_id": session_id, "limit": turns_limit}
     rows = connection.execute(_NEWEST, session).all()
@@ -67,7 +68,9 @@ def newest(
     stored = [row for row in rows if row.seq is not None]
     read = stored[: _within(bytes_limit, [row.bytes for row in stored])]
 
-    def body(row: Any) -> bytes:
+    def body(row: Any) -> bytes | None:
+        if row.bytes > bytes_limit:
+            return None
         if row.body is not None:
             return row.body
         [(_, large)] = bodies(connection, owner, session_id, first=row.seq, last=row.seq)
@@ -83,13 +86,26 @@ def newest(
     )
 
 
+def exchange_at(connection: Connection, owner: str, session_id: str, *, seq: int) -> RowMapping:
+    """Return the ``content``, ``reply`` and ``user`` of the turn of a history row."""
+    return (
+        connection.execute(
+            sa.select(turns.c.content, turns.c.reply, turns.c.user)
+            .join(history, history.c.turn_id == turns.c.id)
+            .where(history.c.owner == owner, history.c.session_id == session_id, history.c.seq == seq)
+        )
+        .mappings()
+        .one()
+    )
+
+
 def _within(room: int, sizes: Sequence[int]) -> int:
-    """Return how many of the items to take until they have more than ``room``; at least one."""
+    """Return how many of the items fit into the room together; at least one."""
     taken = 0
     for number, size in enumerate(sizes):
-        if taken > room:
-            return number
         taken += size
+        if taken > room:
+            return max(number, 1)
     return len(sizes)
 
 
