@@ -13,7 +13,7 @@ from torana.messages import File, Turn
 from torana.paging import LARGEST_PAGE, MESSAGE_KEY, NEWEST_KEY, TIME_KEY, Order, Page, cut, read_cursor
 from torana.sessions.listing import Session, SessionMessage, messages_of, session_of
 from torana.sessions.trimming import first_to_keep
-from torana.store.engine.database import Database
+from torana.store.engine.database import Connection, Database
 from torana.store.rows import attachments, transcript
 from torana.store.rows import sessions as session_rows
 from torana.store.rows.transcript import HISTORY_BYTES, Newest
@@ -90,17 +90,11 @@ class Sessions:
         # Imported here because it imports pydantic-ai, which the commands that list sessions do not need.
         from torana.sessions import history
 
-        place = {"owner": turn.owner, "session_id": turn.session_id}
-        limits = {"turns_limit": self._history_messages // 2 + 1, "bytes_limit": self._bytes_limit()}
-        newest = await self._database.read(partial(transcript.newest, **place, **limits))
-        chosen = self._fit(newest)
+        newest, chosen = await self._database.read(partial(self._read_window, turn=turn))
         is_cut = newest.is_cut or len(chosen) < len(newest.history)
         turns_of: list[list[ModelMessage]] = []
         for seq, stored in chosen:
-            body = stored
-            if body is None:
-                said = await self._database.read(partial(transcript.exchange_at, **place, seq=seq))
-                body = _shortened(said, limits["bytes_limit"] // _BYTES_PER_CHARACTER)
+            body = self._shorten(stored) if isinstance(stored, Mapping) else stored
             await history.let_others_run(body)
             turns_of.append(history.load_readable(body, name_speakers=newest.shared))
             history.set_place(turns_of[-1], seq)
@@ -224,6 +218,26 @@ class Sessions:
                 return
             after = page.next
 
+    def _read_window(
+        self, connection: Connection, turn: Turn
+    ) -> tuple[Newest, list[tuple[int, bytes | Mapping[Any, Any]]]]:
+        """Return the newest turns, and those that fit; of a turn that is too long, its message and reply."""
+        owner, session_id = turn.owner, turn.session_id
+        turns, size = self._history_messages // 2 + 1, self._bytes_limit()
+        newest = transcript.newest(connection, owner, session_id, turns_limit=turns, bytes_limit=size)
+        return newest, [
+            (seq, body if body is not None else transcript.exchange_at(connection, owner, session_id, seq=seq))
+            for seq, body in self._fit(newest)
+        ]
+
+    def _shorten(self, said: Mapping[Any, Any]) -> bytes:
+        """Return the beginnings of the message and the reply of a turn as its history."""
+        from torana.sessions import history
+
+        length = self._bytes_limit() // _BYTES_PER_CHARACTER
+        messages = history.exchange(said["content"][:length], (said["reply"] or "")[:length])
+        return history.dump(messages, speaker=said["user"])[0]
+
     def _bytes_limit(self) -> int:
         """Return the maximum stored bytes of the turns in a window."""
         room = self._message_room()
@@ -237,14 +251,6 @@ class Sessions:
         counts = [count for _, _, count in rows]
         first = first_to_keep(counts, [place for place, _, _ in rows], self._history_messages)
         return [(place, body) for place, body, _ in rows[first:]]
-
-
-def _shortened(said: Mapping[Any, Any], length: int) -> bytes:
-    """Return the message and the reply of a turn as its history, each cut off at this number of characters."""
-    from torana.sessions import history
-
-    messages = history.exchange(said["content"][:length], (said["reply"] or "")[:length])
-    return history.dump(messages, speaker=said["user"])[0]
 
 
 def _texts_in(row: Mapping[Any, Any], *, newest: bool) -> list[SessionText]:

@@ -27,6 +27,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from torana.agent.request_size import FixedTokens, RequestMeter, definition_bytes, message_bytes
+from torana.limits.request_tokens import RequestTokens
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
 
@@ -114,27 +115,26 @@ def test_largest_reported_usage_of_several_models_counts(fixed: FixedTokens) -> 
     assert 2_500 < RequestMeter(fixed).measure(model_request([user_message("hello")], *tools)).most < 2_700
 
 
-def test_later_request_adds_new_messages_to_reported_usage(fixed: FixedTokens) -> None:
+def measure_second_request(fixed: FixedTokens) -> RequestTokens:
+    """Measure the request after one of 5,000 bytes, for which 1,050 tokens were reported; 300 bytes are new."""
     meter = RequestMeter(fixed)
     question, answer = user_message("x" * 5_000), model_response(1_000, output=50)
     meter.measure(model_request([question], tool("a")))
     meter.learn(answer)
     result = ModelRequest(parts=[ToolReturnPart("a", "y" * 300, "c")])
 
-    measured = meter.measure(model_request([question, answer, result], tool("a")))
+    return meter.measure(model_request([question, answer, result], tool("a")))
+
+
+def test_later_request_adds_new_messages_to_reported_usage(fixed: FixedTokens) -> None:
+    measured = measure_second_request(fixed)
 
     assert 1_350 <= measured.most < 1_450
 
 
 def test_maximum_for_several_models_is_that_of_all_messages() -> None:
     fixed = FixedTokens(instruction_bytes=lambda: 100, tool_bytes=lambda: 1_000, several_models=True)
-    meter = RequestMeter(fixed)
-    question, answer = user_message("x" * 5_000), model_response(1_000, output=50)
-    meter.measure(model_request([question], tool("a")))
-    meter.learn(answer)
-    result = ModelRequest(parts=[ToolReturnPart("a", "y" * 300, "c")])
-
-    measured = meter.measure(model_request([question, answer, result], tool("a")))
+    measured = measure_second_request(fixed)
 
     assert 5_300 < measured.most < 6_600
     assert 1_150 <= measured.likely < 1_250

@@ -413,6 +413,17 @@ async def test_ended_turn_leaves_no_reservation(
     assert ended.usage.input_tokens > 0 or state == "cancelled"
 
 
+async def wait_for_question(turns: Any, turn: Turn) -> None:
+    async for event in turns.reader.events(turn):
+        if event.type == "approval.required":
+            return
+
+
+async def approve(turns: Any, turn: Turn) -> None:
+    act = Act(principal="operator", source="test", at=turn.created_at)
+    await turns.approvals.decide(turn.owner, turn.id, "c", Choice(approve=True), act)
+
+
 async def test_turn_that_waits_for_an_approval_reserves_nothing(
     open_agent: Make,
     open_turns: Make,
@@ -430,9 +441,7 @@ async def test_turn_that_waits_for_an_approval_reserves_nothing(
     agent = open_agent(model, toolset, fixed_tokens=measured)
     turns = open_turns(agent=agent, budgets=budgets("100000 tokens/day"))
     turn = await turns.accept(message(user="ana"))
-    async for event in turns.reader.events(turn):
-        if event.type == "approval.required":
-            break
+    await wait_for_question(turns, turn)
 
     waiting = await level(database)
     assert (waiting.limits[0].used, waiting.limits[0].reserved) == (
@@ -441,8 +450,7 @@ async def test_turn_that_waits_for_an_approval_reserves_nothing(
     )
     assert waiting.today.input_tokens == model.responses[0].usage.input_tokens
 
-    act = Act(principal="operator", source="test", at=turn.created_at)
-    await turns.approvals.decide(turn.owner, turn.id, "c", Choice(approve=True), act)
+    await approve(turns, turn)
     await model.asked(2)
     assert (await level(database)).limits[0].reserved > 0
     gate.set()
@@ -466,13 +474,10 @@ async def test_refusal_before_a_question_does_not_count_after_the_decision(
     model = ScriptedModel([LONG * 10, *reading()], "Done.")
     turns = open_turns(agent=open_agent(model, toolset, fixed_tokens=measured), budgets=budgets)
     turn = await turns.accept(message(user="ana"))
-    async for event in turns.reader.events(turn):
-        if event.type == "approval.required":
-            break
+    await wait_for_question(turns, turn)
 
     now[0] += timedelta(days=1)
-    act = Act(principal="operator", source="test", at=turn.created_at)
-    await turns.approvals.decide(turn.owner, turn.id, "c", Choice(approve=True), act)
+    await approve(turns, turn)
 
     assert (await turns.reader.wait_for_end(turn)).state == "completed"
 
