@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 import httpx2
 import pytest
+from tests.waiting import PATIENCE
 
 from torana import errors
 from torana.cli import COMMANDS
@@ -40,7 +41,6 @@ GUIDES = {
 }
 
 ADDRESS = "http://127.0.0.1:18789"
-PATIENCE = 30.0
 
 #: Variables that are not settings.
 OTHER_VARIABLES = {
@@ -215,7 +215,7 @@ def test_example_of_the_guide_passes(place: Path) -> None:
 def test_skill_of_the_guide_is_listed_as_documented(running: Running) -> None:
     (shown,) = (block.text for block in BLOCKS if block.language == "json" and "slug" in block.text)
     entry = json.loads(shown.replace(", …", ""))
-    skills = httpx2.get(f"{running.url}/skills", trust_env=False).json()
+    skills = httpx2.get(f"{running.url}/skills", trust_env=False, timeout=PATIENCE).json()
     (listed,) = (skill for skill in skills if skill["slug"] == entry["slug"])
     assert listed.items() >= entry.items()
     assert "Invent nothing" in running.say("explain the weekly-report skill")

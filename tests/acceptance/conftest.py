@@ -19,12 +19,9 @@ import pytest
 from tests.health import accepts_messages, certificates
 from tests.parts import require
 from tests.standins.gate import Gate
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
-
-#: Seconds to wait for anything.
-PATIENCE = 30.0
 
 
 def free_port() -> int:

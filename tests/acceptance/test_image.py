@@ -142,11 +142,23 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     try:
         yield from built_image(program, archive, storage)
     finally:
-        shutil.rmtree(storage)  # some gigabytes
+        shutil.rmtree(storage)  # a gigabyte
+
+
+def storage_options(program: str, storage: Path) -> list[str | Path]:
+    """Return the options of buildah that keep everything in a directory.
+
+    With ``overlay`` a container shares the files of its image. ``vfs`` copies them, but works on every system.
+    """
+    for driver in ("overlay", "vfs"):
+        options = ["--root", storage / driver, "--runroot", storage / "run", "--storage-driver", driver]
+        if subprocess.run([program, *options, "info"], capture_output=True, check=False).returncode == 0:
+            break
+    return options
 
 
 def built_image(program: str, archive: Path, storage: Path) -> Iterator[Image]:
-    buildah = [program, "--root", storage / "root", "--runroot", storage / "run", "--storage-driver", "vfs"]
+    buildah = [program, *storage_options(program, storage)]
     base = run(*buildah, "from", "scratch")
     run(*buildah, "add", "--quiet", base, archive, "/")
     run(*buildah, "commit", "--quiet", "--rm", base, BASE)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.parts import require
 from tests.standins.servers import certify, free_port
+from tests.waiting import PATIENCE
 
 from torana.api.files import BODY_LIMIT as LIMIT_WITH_FILES
 from torana.api.request_body import BODY_LIMIT
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 PROXIES = Path(__file__).parents[2] / "deploy" / "proxies"
 TOKEN = "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"
-PATIENCE = 30.0
 
 
 def nginx_command(place: Path, site: str) -> list[str]:

@@ -26,11 +26,11 @@ def test_interrupted_calls_are_charged(
     end: Callable[[GatewayProcess], None],
 ) -> None:
     costs: list[int] = []
-    over = threading.Event()
+    ended = threading.Semaphore(0)
 
     def reply(request: ChatRequest) -> Answer:
         costs.append(len(request.model_dump_json(include={"messages", "tools"}).encode()))
-        over.wait(20)
+        ended.acquire(timeout=20)
         return "done"
 
     gateway = new_gateway(
@@ -49,9 +49,9 @@ def test_interrupted_calls_are_charged(
             if len(costs) < calls:
                 break
             end(gateway)
+            ended.release()  # the stand-in answers one request at a time
             gateway.start()
         eventually(lambda: _failure(client, turn) is not None)
-        over.set()
 
         assert _failure(client, turn) == "budget_spent"
     assert sum(costs) <= _LIMIT + max(costs), costs

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 from tests.attacks.conftest import GatewayProcess
 from tests.standins.webhook import SECRET, Program
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 _SENDER = "hook:eve"
 _TASK = {"text": "what time is it?", "rule": "* * * * *", "kind": "task"}
@@ -32,7 +32,9 @@ def test_denied_sender_keeps_no_running_schedule(new_gateway: Callable[..., Gate
         body = json.dumps({"content": f"use schedule_repeating {json.dumps(_TASK)}", "sender": "eve"}).encode()
         call = Program().request(body)
         address = f"http://127.0.0.1:{port}/hooks/hook"
-        return httpx2.post(address, content=call.body, headers=call.headers, trust_env=False).status_code
+        return httpx2.post(
+            address, content=call.body, headers=call.headers, trust_env=False, timeout=PATIENCE
+        ).status_code
 
     with gateway.client() as client:
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, suppress
 import httpx2
 import pytest
 from tests.attacks.conftest import GatewayProcess
+from tests.waiting import PATIENCE
 
 NewGateway = Callable[..., GatewayProcess]
 
@@ -55,10 +56,12 @@ def test_slow_connections_do_not_block_other_clients(new_gateway: NewGateway, ho
         )
         for raw in HEADS.values():
             hold(stack, hooks_port, raw, FILES // 4)
-            answer = httpx2.post(f"http://127.0.0.1:{hooks_port}/hooks/a", trust_env=False)
+            answer = httpx2.post(f"http://127.0.0.1:{hooks_port}/hooks/a", trust_env=False, timeout=PATIENCE)
             assert answer.status_code == 404  # there is no such account, but the call was processed
             hold(stack, main_port, raw.replace(b"/hooks/a", b"/message"), FILES // 2)
-            assert httpx2.get(f"{gateway.url}/health", trust_env=False).json()["status"] == "ok"
+            assert (
+                httpx2.get(f"{gateway.url}/health", trust_env=False, timeout=PATIENCE).json()["status"] == "ok"
+            )
             with gateway.client(token=TOKEN) as another:
                 assert another.post("/message", json={"content": "what is 2+2"}).status_code == 200
         assert "turn.completed" in "".join(stream.iter_text())

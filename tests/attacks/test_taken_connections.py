@@ -11,7 +11,7 @@ from select import select
 import httpx2
 import pytest
 from tests.attacks.conftest import GatewayProcess
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
 
@@ -55,7 +55,7 @@ def assert_open(gateway: GatewayProcess, token: str) -> None:
     for _ in range(5):
         with gateway.client(token=token, timeout=10) as client:
             assert client.get("/v1/sessions").status_code == 200
-        assert httpx2.get(f"{gateway.url}/health", trust_env=False).json()["status"] == "ok"
+        assert httpx2.get(f"{gateway.url}/health", trust_env=False, timeout=PATIENCE).json()["status"] == "ok"
 
 
 def test_event_streams_of_one_user_keep_nobody_out(gateway: GatewayProcess) -> None:

@@ -19,7 +19,7 @@ from tests.health import accepts_messages
 from tests.parts import require
 from tests.postgres import PostgresProxy, PostgresServer
 from tests.standins.servers import free_port
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 _TURNS = """
 SELECT id, channel, "user", seq, content, state, reply,
@@ -27,9 +27,6 @@ CASE WHEN ended_at IS NOT NULL THEN rank() OVER (ORDER BY ended_at, seq) ELSE 0 
 """
 
 CONFIGURATION = ROOT / "deploy" / "proxies" / "haproxy.cfg"
-
-#: Seconds within which a process ends.
-_PATIENCE = 30.0
 
 
 class Replica(Program):
@@ -83,7 +80,7 @@ class Replica(Program):
     def wait(self) -> int:
         """Wait until the process ends, and return its exit code."""
         assert self._process is not None
-        return self._process.wait(_PATIENCE)
+        return self._process.wait(PATIENCE)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -181,7 +178,7 @@ class Cluster:
         file.write_text(text)
         with (self._home / "haproxy.log").open("wb") as log:
             process = subprocess.Popen([haproxy, "-db", "-f", str(file)], stdout=log, stderr=log)
-        starting.callback(process.wait, _PATIENCE)
+        starting.callback(process.wait, PATIENCE)
         starting.callback(process.kill)
 
     def _is_up(self) -> bool:

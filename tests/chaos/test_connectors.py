@@ -26,6 +26,7 @@ from tests.chaos.program import Program
 from tests.standins.feishu import FeishuStandIn
 from tests.standins.slack import SlackStandIn
 from tests.standins.telegram import TelegramStandIn
+from tests.waiting import PATIENCE
 
 from torana.connectors.runtime.outbox import REPEATED
 from torana.testing.connectors import Platform
@@ -41,8 +42,6 @@ KILLS = 4
 #: The maximum of unanswered messages on each platform: Slack takes three a second, and Feishu five.
 UNDER_WAY = 40
 
-#: Seconds for all replies once nothing more fails.
-PATIENCE = 120.0
 
 _NUMBER = re.compile(r"[\d,]+(?!.*\d)", re.DOTALL)
 

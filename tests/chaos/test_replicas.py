@@ -21,14 +21,11 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
 from tests.chaos.history import History, Stored, check
 from tests.redis_server import RedisProcess
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
-SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "300"))
+SECONDS = float(os.environ.get("TORANA_CHAOS_SECONDS", "60"))
 SEED = int(os.environ.get("TORANA_CHAOS_SEED", "1"))
 SESSIONS = 24
-
-#: Seconds to wait for the last answers.
-PATIENCE = 60
 
 #: Violations or unexpected events that a failure shows.
 SHOWN = 20

@@ -12,7 +12,8 @@ from uuid import uuid4
 import pytest
 from tests.parts import require
 from tests.standins.proxy import FaultyProxy
-from tests.standins.servers import PATIENCE, free_port, serving
+from tests.standins.servers import free_port, serving
+from tests.waiting import PATIENCE
 
 from torana.connectors.platforms.irc import Irc
 from torana.testing.connectors import Platform, Shown

@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-#: Seconds within which a server must be up.
-PATIENCE = 30.0
+from tests.waiting import PATIENCE
 
 
 def free_port() -> int:

@@ -15,7 +15,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 from tests.parts import require
 from tests.standins.proxy import FaultyProxy
-from tests.standins.servers import PATIENCE, free_port, serving
+from tests.standins.servers import free_port, serving
+from tests.waiting import PATIENCE
 
 from torana.connectors.platforms.xmpp import Xmpp
 from torana.testing.connectors import Platform, Shown

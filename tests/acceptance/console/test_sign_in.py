@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 from tests.acceptance.console.conftest import OPERATOR, Visit, client, new_token
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from tests.acceptance.conftest import Gateway
@@ -24,7 +25,7 @@ FOR_MESSAGES = {"/", "/v1/me", "/v1/messages", "/v1/events", "/v1/sessions", "/v
 def test_page_has_the_same_bytes_with_and_without_a_token(serve: Callable[..., Gateway]) -> None:
     gateway = serve()
     headers = {"Accept": "text/html", "Accept-Encoding": "gzip"}
-    with httpx2.Client(base_url=gateway.url, headers=headers, trust_env=False) as stranger:
+    with httpx2.Client(base_url=gateway.url, headers=headers, trust_env=False, timeout=PATIENCE) as stranger:
         refused = stranger.get("/")
     with client(gateway) as operator:
         served = operator.get("/", headers=headers)

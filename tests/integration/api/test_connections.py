@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 from tests.standins.webhook import SECRET, Program
+from tests.waiting import PATIENCE
 
 from torana.app import App
 from torana.testing import ScriptedModel
@@ -34,7 +35,7 @@ class Running:
         self._numbers += 1
         body = json.dumps({"content": content, "sender": sender}).encode()
         request = self.program.request(body, name=f"msg_{self._numbers}")
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=PATIENCE) as client:
             return await client.post(f"{self._hooks}/hooks/{path}", content=body, headers=dict(request.headers))
 
     async def get(self, path: str) -> Any:
@@ -62,7 +63,7 @@ async def open_running(start: Start) -> AsyncGenerator[Callable[..., Awaitable[R
                 ScriptedModel(*answers), connectors=json.dumps({"home": account}), hooks_port=port
             )
             running = Running(app, client, program, f"http://127.0.0.1:{port}")
-            async with httpx2.AsyncClient() as caller:
+            async with httpx2.AsyncClient(timeout=PATIENCE) as caller:
                 while (await caller.get(f"http://127.0.0.1:{port}/hooks/home")).status_code == 503:
                     pass  # it connects
             assert (await running.get("/health"))["connectors"] == ["home"]

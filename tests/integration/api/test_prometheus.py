@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic_ai.messages import ToolCallPart
 from tests.parts import require
 from tests.standins.servers import free_port, serving
+from tests.waiting import PATIENCE
 
 from torana.app import App
 from torana.cli.gateway import listen
@@ -68,7 +69,9 @@ async def prometheus(directory: Path, target: str) -> AsyncGenerator[httpx2.Asyn
     ]
     async with (
         serving(*command, port=port),
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False) as client,
+        httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=PATIENCE
+        ) as client,
     ):
         yield client
 

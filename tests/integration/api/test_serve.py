@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from tests.parts import open_files_of
 from tests.standins.gate import Gate
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 import torana
 from torana.store.engine.lock import DataDirLock
@@ -93,14 +93,14 @@ class Process:
         self._process.communicate()
 
     def wait_until_draining(self) -> httpx2.Response:
-        with httpx2.Client(base_url=self.url) as client:
+        with httpx2.Client(base_url=self.url, timeout=PATIENCE) as client:
             while (answer := client.get("/health")).json()["status"] != "draining":
                 pass
         return answer
 
     def wait_for_turn(self, place: str) -> dict[str, Any]:
         """Return the turn at this path, when it has ended."""
-        with httpx2.Client(base_url=self.url) as client:
+        with httpx2.Client(base_url=self.url, timeout=PATIENCE) as client:
             while (turn := client.get(place).json())["status"] == "running":
                 pass
         return turn
@@ -316,7 +316,7 @@ def test_signal_during_start_stops_gateway_and_answers_held_requests(serve: Serv
     with gate.open("w"), closing(HTTPConnection("127.0.0.1", process.port)) as held:
         held.request("GET", "/skills")
         # The gateway accepts connections and reads from them in order, so it holds the request now.
-        assert httpx2.get(f"{process.url}/health").json()["status"] == "starting"
+        assert httpx2.get(f"{process.url}/health", timeout=PATIENCE).json()["status"] == "starting"
         process.signal(signal.SIGTERM)
         answer = held.getresponse()
         assert (answer.status, json.load(answer)["code"]) == (503, "starting")
@@ -356,7 +356,7 @@ def test_file_descriptor_limit_is_raised_to_maximum(serve: Serve):
     process = serve(files="-S -n 256")
     process.wait_until_ready()
     with silent(process, 300):
-        assert httpx2.get(f"{process.url}/health").status_code == 200
+        assert httpx2.get(f"{process.url}/health", timeout=PATIENCE).status_code == 200
         assert process.handles > 300
 
 

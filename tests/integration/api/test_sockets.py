@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.waiting import PATIENCE
 
 from torana import http11
 from torana.api.problems import body_of
@@ -119,7 +120,7 @@ def test_health_answers_while_gateway_loads(tmp_path: Path):
     with running(tmp_path, door) as gateway:
         door.reached.wait()
         for path in ("/health", "/api/health"):
-            answer = httpx2.get(gateway.url + path)
+            answer = httpx2.get(gateway.url + path, timeout=PATIENCE)
             body = answer.json()
             assert (answer.status_code, body["status"]) == (200, "starting")
             assert list(body) == ["status", "version", "uptime", "memory", "skills", "connectors"]
@@ -127,18 +128,18 @@ def test_health_answers_while_gateway_loads(tmp_path: Path):
         assert httpx2.head(gateway.url + "/health").status_code == 200
         door.opened.set()
         gateway.ready.wait()
-        assert httpx2.get(gateway.url + "/health").json()["status"] == "ok"
+        assert httpx2.get(gateway.url + "/health", timeout=PATIENCE).json()["status"] == "ok"
 
 
 def test_replica_that_loads_gets_no_requests_from_a_load_balancer(tmp_path: Path, postgres_url: str):
     door = Door()
     with running(tmp_path, door, replicas="true", database_url=postgres_url) as gateway:
         door.reached.wait()
-        answer = httpx2.get(gateway.url + "/health")
+        answer = httpx2.get(gateway.url + "/health", timeout=PATIENCE)
         assert (answer.status_code, answer.json()["status"]) == (503, "starting")
         door.opened.set()
         gateway.ready.wait()
-        assert httpx2.get(gateway.url + "/health").status_code == 200
+        assert httpx2.get(gateway.url + "/health", timeout=PATIENCE).status_code == 200
 
 
 def test_other_requests_wait_until_gateway_has_loaded(tmp_path: Path):
@@ -151,14 +152,14 @@ def test_other_requests_wait_until_gateway_has_loaded(tmp_path: Path):
             connection.request(method, path, b'{"content": "hi"}', {"Content-Type": "application/json"})
             held.append(connection)
         door.reached.wait()
-        assert httpx2.get(gateway.url + "/health").json()["status"] == "starting"
+        assert httpx2.get(gateway.url + "/health", timeout=PATIENCE).json()["status"] == "starting"
         door.opened.set()
         assert [connection.getresponse().status for connection in held] == [200, 200, 405]
 
 
 def test_request_held_too_long_is_503_with_retry_after(tmp_path: Path):
     with running(tmp_path, Door(), hold=0) as gateway:
-        answer = httpx2.post(gateway.url + "/message", json={"content": "hi"})
+        answer = httpx2.post(gateway.url + "/message", json={"content": "hi"}, timeout=PATIENCE)
     assert answer.headers["content-type"] == "application/problem+json"
     assert int(answer.headers["retry-after"]) > 0
     problem = answer.json()
@@ -283,7 +284,7 @@ def test_garbage_in_refused_body_closes_connection_after_response(gateway: Runni
 
 
 def test_head_size_is_counted_per_request(gateway: Running):
-    with httpx2.Client(base_url=gateway.url, headers={"X": "x" * 40_000}) as client:
+    with httpx2.Client(base_url=gateway.url, headers={"X": "x" * 40_000}, timeout=PATIENCE) as client:
         assert [client.get("/health").status_code for _ in range(3)] == [200, 200, 200]
 
 
@@ -402,7 +403,10 @@ def test_huge_body_is_refused_early_with_readable_response(gateway: Running, pat
 
 def test_client_that_writes_whole_body_first_reads_413(gateway: Running):
     answer = httpx2.post(
-        gateway.url + "/message", content=b" " * 20_000_000, headers={"Content-Type": "application/json"}
+        gateway.url + "/message",
+        content=b" " * 20_000_000,
+        headers={"Content-Type": "application/json"},
+        timeout=PATIENCE,
     )
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
@@ -425,7 +429,7 @@ def test_disconnect_during_body_is_harmless(gateway: Running, caplog: pytest.Log
             b"POST /message HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b'Content-Length: 100\r\n\r\n{"content"'
         )
-    assert httpx2.get(gateway.url + "/health").status_code == 200
+    assert httpx2.get(gateway.url + "/health", timeout=PATIENCE).status_code == 200
     assert "Traceback" not in caplog.text
 
 
@@ -441,12 +445,18 @@ def test_disconnect_from_stream_or_wait_does_not_cancel_turn(
         gateway.url + "/message",
         json={"content": "hi", "channelId": "left"},
         headers={"Accept": "text/event-stream"},
+        timeout=PATIENCE,
     ) as stream:
         for line in stream.iter_lines():
             if line.startswith("data: "):
                 turns.append(json.loads(line.removeprefix("data: "))["id"])
                 break
     # The next message of its session is answered after it.
-    assert httpx2.post(gateway.url + "/message", json={"content": "hi", "channelId": "left"}).status_code == 200
-    assert httpx2.get(f"{gateway.url}/v1/turns/{turns[0]}").json()["status"] == "completed"
+    assert (
+        httpx2.post(
+            gateway.url + "/message", json={"content": "hi", "channelId": "left"}, timeout=PATIENCE
+        ).status_code
+        == 200
+    )
+    assert httpx2.get(f"{gateway.url}/v1/turns/{turns[0]}", timeout=PATIENCE).json()["status"] == "completed"
     assert "Traceback" not in caplog.text

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pyte
 from tests.integration.cli.conftest import heed_signals
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from tests.integration.cli.conftest import Place
 
-PATIENCE = 30.0
 COLUMNS, LINES = 60, 200
 _STEERING = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]|\r")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from tests.integration.cli.terminal import chat_in, command_in
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from torana.store.engine.lock import read_address
 from torana.testing.openai_server import Call, ChatRequest, OpenAIStandIn
@@ -32,7 +32,9 @@ def _send(place: Place, content: str) -> str:
     body = {"content": content, "channelId": content, "userId": "ana"}
     headers = {"Prefer": "respond-async"}
     address = read_address(place.data_dir)
-    return httpx2.post(f"{address}/message", json=body, headers=headers, trust_env=False).json()["id"]
+    return httpx2.post(
+        f"{address}/message", json=body, headers=headers, trust_env=False, timeout=PATIENCE
+    ).json()["id"]
 
 
 def _open_approval(place: Place) -> list[dict[str, Any]]:
@@ -43,7 +45,7 @@ def _open_approval(place: Place) -> list[dict[str, Any]]:
 
 def _turn(place: Place, turn_id: str) -> dict[str, Any] | None:
     address = read_address(place.data_dir)
-    turn = httpx2.get(f"{address}/v1/turns/{turn_id}", trust_env=False).json()
+    turn = httpx2.get(f"{address}/v1/turns/{turn_id}", trust_env=False, timeout=PATIENCE).json()
     return turn if turn["endedAt"] else None
 
 

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from rich.cells import cell_len
 from tests.integration.cli.terminal import command_in
+from tests.waiting import PATIENCE
 
 from torana.store.engine.lock import read_address
 
@@ -22,7 +23,9 @@ IDS = re.compile(r"(?:turn|ses)_[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-")
 def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Place) -> None:
     with command_in(place, "serve", "--port", str(place.free_port())) as terminal:
         terminal.expect("torana setup\n")
-        with httpx2.Client(base_url=read_address(place.data_dir) or "", trust_env=False) as client:
+        with httpx2.Client(
+            base_url=read_address(place.data_dir) or "", trust_env=False, timeout=PATIENCE
+        ) as client:
             for content in ("hello", "what is 2 + 2", "what is 3 + 3"):
                 answer = client.post("/message", json={"content": content, "channelId": "kitchen"})
                 answer.raise_for_status()
@@ -58,7 +61,9 @@ def test_tables_fit_a_terminal_of_80_columns(place: Place) -> None:
     label = "a description that is too long for a line of this table"
     assert place.run("token", "create", "--user", "ana", "--label", label)[0] == 0
     message = {"content": "remind me tomorrow at 9 to call my sister about the plans for the weekend"}
-    httpx2.post(f"{read_address(place.data_dir)}/message", json=message, trust_env=False).raise_for_status()
+    httpx2.post(
+        f"{read_address(place.data_dir)}/message", json=message, trust_env=False, timeout=PATIENCE
+    ).raise_for_status()
     for command in ("turns", "sessions", "schedules", "tools", "token"):
         with command_in(place, command, "list") as terminal:
             assert terminal.exit_code() == 0, command

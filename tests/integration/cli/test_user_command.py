@@ -13,6 +13,7 @@ from zipfile import ZipFile
 
 import httpx2
 import pytest
+from tests.waiting import PATIENCE
 
 from torana.store.engine.lock import read_address
 from torana.testing import Answer, Call, ChatRequest, OpenAIStandIn
@@ -121,7 +122,7 @@ def leave_traces(place: Place, client: Client) -> None:
     client.say(f"hold {MARKER}", channel=f"cut {MARKER}", **later)
     place.gate.reached()
     cut = client.say(f"{MARKER} waits", channel=f"cut {MARKER}", **later)
-    httpx2.post(f"{client.url}/v1/turns/{cut['id']}/cancel", trust_env=False)
+    httpx2.post(f"{client.url}/v1/turns/{cut['id']}/cancel", trust_env=False, timeout=PATIENCE)
     client.say(f"{MARKER} waits too", channel=f"cut {MARKER}", **later)
     with closing(sqlite3.connect(place.data_dir / "torana.db", timeout=10)) as connection, connection:
         connection.execute("UPDATE sessions SET title = ?, summary = ?", (MARKER, MARKER))

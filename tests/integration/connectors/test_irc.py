@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.standins.irc import ROOM, IrcPlatform
-from tests.standins.servers import PATIENCE, certify, free_port
+from tests.standins.servers import certify, free_port
+from tests.waiting import PATIENCE
 
 from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, Place, RetryLater
 from torana.connectors.platforms.irc import connector as irc

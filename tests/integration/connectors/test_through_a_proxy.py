@@ -34,6 +34,7 @@ from tests.standins.slack import SlackStandIn
 from tests.standins.telegram import TelegramStandIn
 from tests.standins.webhook import Program
 from tests.standins.whatsapp import Meta
+from tests.waiting import PATIENCE
 
 from torana.connectors.base import Connector, HookRequest, HookResponse
 from torana.connectors.registry import Account
@@ -57,9 +58,6 @@ POINTS = int(os.environ.get("TORANA_PROXY_POINTS", "4"))
 
 #: The factor by which the gateway's clock and pauses are accelerated.
 HASTE = 500
-
-#: Seconds within which everything must be answered.
-PATIENCE = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from uuid import uuid4
 import pytest
 from pydantic import ValidationError
 from slixmpp import Presence
-from tests.standins.servers import PATIENCE, certify
+from tests.standins.servers import certify
 from tests.standins.xmpp import HOST, MASKED, ROOM, Person, XmppPlatform
+from tests.waiting import PATIENCE
 
 from torana.connectors.base import IncomingMessage, OutcomeUnknown, PermanentError, Place, RetryLater
 from torana.connectors.platforms.xmpp import Xmpp, XmppSettings, client

@@ -12,6 +12,7 @@ from pydantic_ai import FunctionToolset
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset
 from tests.assembling import turns_over
+from tests.waiting import PATIENCE
 
 from torana.agent import Answer, Bounds, Emit, TurnAgent
 from torana.agent.journal import Journal, Step
@@ -27,9 +28,6 @@ from torana.tools import ToolContext
 from torana.turns import Queue, Turns
 from torana.turns import replicas as module
 from torana.turns.approvals import Approvals
-
-#: Seconds to wait for turns to run.
-_PATIENCE = 20.0
 
 
 class Obedient:
@@ -60,7 +58,7 @@ class Obedient:
     async def until(self, *contents: str) -> None:
         """Wait until exactly these turns run."""
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(PATIENCE):
                 while set(self.running) != set(contents):
                     await self._changed.wait()
         except TimeoutError:

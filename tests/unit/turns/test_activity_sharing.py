@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.unit.turns.conftest import OpenReplica, Replica
+from tests.waiting import PATIENCE
 
 from torana.messages import EVERYONE, Inbound
 from torana.store.engine.postgres.announcements import announce_activity
@@ -22,13 +23,10 @@ Message = Callable[..., Inbound]
 #: Published by a test as the last event.
 _LAST = "connector.changed"
 
-#: Seconds to wait for an announcement.
-_PATIENCE = 20.0
-
 
 async def follow(replica: Replica, *, view: str = EVERYONE) -> list[ActivityEvent]:
     """Return the events up to the last one, after the reset at the beginning."""
-    async with asyncio.timeout(_PATIENCE), aclosing(replica.turns.live.activity.follow(view)) as events:
+    async with asyncio.timeout(PATIENCE), aclosing(replica.turns.live.activity.follow(view)) as events:
         found: list[ActivityEvent] = []
         async for event in events:
             found.append(event)
@@ -121,7 +119,7 @@ async def test_events_that_cannot_be_announced_are_a_reset(
     first, second = await open_replica(), await open_replica()
     await listen(first, second)
 
-    async with asyncio.timeout(_PATIENCE), aclosing(second.turns.live.activity.follow(EVERYONE)) as shown:
+    async with asyncio.timeout(PATIENCE), aclosing(second.turns.live.activity.follow(EVERYONE)) as shown:
         await anext(shown)
         for _ in range(events):
             first.turns.live.activity.publish("turn.started", None, {"channelId": "c" * size})
@@ -137,7 +135,7 @@ async def test_events_are_announced_only_while_another_replica_has_readers(
     announcements = second.database.announcements
     assert announcements
 
-    async with aclosing(announcements()) as announced, asyncio.timeout(_PATIENCE):
+    async with aclosing(announcements()) as announced, asyncio.timeout(PATIENCE):
         await anext(announced)
         first.turns.live.activity.publish("turn.started", None, {"turnId": "withheld"})
         following = asyncio.create_task(follow(second))

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from tests.assembling import turns_over
 from tests.unit.turns.conftest import Obedient
+from tests.waiting import PATIENCE
 
 from torana.errors import Erased
 from torana.messages import Inbound
@@ -17,9 +18,6 @@ from torana.store.engine.postgres.connection import PostgresUrl
 from torana.store.engine.postgres.database import PostgresDatabase
 from torana.store.engine.tables import turns as turn_rows
 from torana.turns import Turns
-
-#: Seconds to wait for a replica to check its turns, which it does every second.
-_PATIENCE = 20.0
 
 
 @pytest.fixture
@@ -55,7 +53,7 @@ async def test_queued_turn_that_another_replica_deleted_leaves_the_memory(
     await databases[0].run(delete)
 
     with pytest.raises(Erased):
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             await second.reader.wait_for_end(queued)
     assert queued.id not in second.live
     assert not second.live.log.has_events(queued.id)

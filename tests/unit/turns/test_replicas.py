@@ -15,6 +15,7 @@ from pydantic_ai import FunctionToolset
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.turns.conftest import OpenReplica as Open
 from tests.unit.turns.conftest import Replica
+from tests.waiting import PATIENCE
 
 from torana.errors import AlreadyDecided, InvalidField, QueueFull, TakenOver
 from torana.messages import Inbound, Turn
@@ -33,12 +34,9 @@ from torana.turns.queue import Queue
 
 Message = Callable[..., Inbound]
 
-#: Seconds to wait for an announcement.
-_PATIENCE = 20.0
-
 
 async def soon(task: Awaitable[Turn]) -> Turn:
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         return await task
 
 
@@ -129,7 +127,7 @@ async def test_request_at_another_replica_receives_the_question(
     approval = await question(first, turn)
     waiting.append(asyncio.create_task(second.turns.open_approvals.wait_for_question(turn)))
 
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         found = [await one for one in waiting]
 
     assert [one.approval.id for one in found] == [approval, approval]
@@ -140,7 +138,7 @@ async def test_yes_at_another_replica_receives_the_next_question(open_replica: O
     first, second = await open_asking_replica(open_replica, 1, 2), await open_replica()
     turn = await first.turns.accept(message())
     await question(first, turn)
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         await second.turns.open_approvals.wait_for_question(turn)
         await second.turns.accept(message("yes"))
         found = await second.turns.open_approvals.wait_for_question(turn)
@@ -256,7 +254,7 @@ async def test_callers_of_a_stopping_replica_wait_for_turns_of_other_replicas(
     await second.until_asked()
     waiting = [await first.wait_for_end(turn) for turn in (own, queued, other)]
 
-    stopping = asyncio.create_task(first.turns.stop(grace=_PATIENCE))
+    stopping = asyncio.create_task(first.turns.stop(grace=PATIENCE))
     await asyncio.sleep(0)  # from now on the replica starts no turn
     gate.set()
     await second.until_asked(2)

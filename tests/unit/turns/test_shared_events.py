@@ -11,6 +11,7 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 from tests.redis_server import RedisProcess
 from tests.unit.turns.conftest import OpenReplica, Replica
+from tests.waiting import PATIENCE
 
 from torana.messages import Inbound, Turn, TurnEvent
 from torana.store.redis.server import RedisServer
@@ -21,9 +22,6 @@ from torana.turns.events.sharing import RedisEventSharing
 
 Message = Callable[..., Inbound]
 Look = Callable[[], Any]
-
-#: Seconds to wait for an event.
-_PATIENCE = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +61,7 @@ class Side:
 
 async def until(look: Look) -> None:
     """Wait until ``look`` returns a true value."""
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         while not look():  # noqa: ASYNC110 - the log sends no notification
             await asyncio.sleep(0.002)
 
@@ -390,7 +388,7 @@ async def read_all(replica: Replica, turn: Turn, events: list[TurnEvent]) -> lis
 
 
 async def soon(task: Awaitable[list[TurnEvent]]) -> list[TurnEvent]:
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         return await task
 
 
