@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -45,12 +45,26 @@ def marked(text: str) -> str:
 
     Untrusted text thus cannot imitate other output, even if it fills the whole screen.
     """
-    from rich.cells import chop_cells
+    columns = shutil.get_terminal_size().columns - len(_MARK)
+    lines = printable(text).expandtabs().split("\n")
+    return "\n".join(f"{_MARK}{row}" for line in lines for row in _rows(line, columns))
 
-    width = max(shutil.get_terminal_size().columns - len(_MARK), 1)
-    return "\n".join(
-        f"{_MARK}{row}" for line in printable(text).split("\n") for row in chop_cells(line, width) or [""]
-    )
+
+def _rows(line: str, columns: int) -> Iterator[str]:
+    """Yield the line in rows that no terminal wraps.
+
+    Terminals measure emoji, combining marks and ambiguous characters differently, but none gives a character
+    more than two columns.
+    """
+    row, left = "", columns
+    for character in line:
+        width = 1 if character.isascii() else 2
+        if width > left and row:
+            yield row
+            row, left = "", columns
+        row += character
+        left -= width
+    yield row
 
 
 def print_result(line: str, document: Mapping[str, Any], *, as_json: bool) -> None:

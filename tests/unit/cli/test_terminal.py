@@ -49,6 +49,21 @@ def test_each_row_of_a_quoted_text_begins_with_a_mark(monkeypatch: Patch) -> Non
     ]
 
 
+@pytest.mark.parametrize("character", ["\U0001f3fb", "\U0001f1e6", "\u0301", "Ж"])
+def test_terminals_that_measure_characters_differently_wrap_no_marked_row(
+    monkeypatch: Patch, character: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+
+    assert marked(character * 20).split("\n") == [f"│ {character * 9}"] * 2 + [f"│ {character * 2}"]
+
+
+def test_tabs_of_a_quoted_text_become_spaces(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "8")
+
+    assert marked("a\tb").split("\n") == ["│ a     ", "│   b"]
+
+
 def test_consecutive_joiners_are_escaped() -> None:
     assert printable("a\u200c\u200db") == r"a\u200c\u200db"
 
