@@ -168,6 +168,8 @@ class Inbound:
     place: str | None = None
     #: The time at which the message was written, if the connector knows it.
     said_at: datetime | None = None
+    #: The platform's id of the message that the sender chose to reply to, if the connector knows it.
+    in_reply_to: str | None = None
     #: The files that a model may receive.
     files: tuple[File, ...] = ()
 

@@ -113,7 +113,8 @@ class IncomingMessage:
     true for direct messages, and in groups for messages that mention the account or reply to it.
     ``replies_to_us`` asks the platform whether a message that is not known to be addressed replies to the
     account; it is called only for permitted senders and rooms. ``text`` contains no leading mention.
-    ``said_at`` is the platform's time (aware), or None: a message may come late.
+    ``said_at`` is the platform's time (aware), or None: a message may come late. ``in_reply_to`` is the id of
+    the message that the sender chose to reply to, or None.
     """
 
     id: str
@@ -125,6 +126,7 @@ class IncomingMessage:
     replies_to_us: Callable[[], Awaitable[bool]] | None = None
     attachments: Sequence[Attachment] = ()
     said_at: datetime | None = None
+    in_reply_to: str | None = None
 
     async def is_for_us(self) -> bool:
         """Return whether the message is addressed to the account; may ask the platform.

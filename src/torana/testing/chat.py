@@ -127,6 +127,7 @@ class Chat(Platform):
         file: tuple[str, str, bytes] | None = None,
         attachments: Sequence[Attachment] = (),
         said_at: datetime | None = None,
+        in_reply_to: str | None = None,
     ) -> str:
         """Send a message as a user, with a file and other ``attachments``, possibly late."""
         heard = IncomingMessage(
@@ -139,6 +140,7 @@ class Chat(Platform):
             replies_to_us=replies_to_us,
             attachments=(*attachments, *([] if file is None else [_attachment(*file)])),
             said_at=said_at,
+            in_reply_to=in_reply_to,
         )
         self._all[heard.id] = said = _SentMessage(heard)
         await self._deliver(said)

@@ -31,7 +31,6 @@ from torana.store.rows import turns as turn_rows
 from torana.store.rows.approval_questions import (
     LONGEST_ARGUMENTS,
     are_too_long,
-    question_after,
     question_text,
 )
 from torana.store.rows.approvals import Approval, ApprovalVerdict
@@ -412,8 +411,8 @@ def _send_next_question(
     if question is None:
         return
     undelivered = said[rows.count_delivered_characters(connection, turn.id, but=question) :].strip()
-    text = question_after(undelivered, question.tool, question.arguments)
-    number = deliveries.add_question(connection, turn, text, at=at)
+    text = question_text(question.tool, question.arguments)
+    number = deliveries.add_question(connection, turn, text, at=at, reply=undelivered)
     if number is not None:
         rows.record_question(connection, question, number, expires_at)
 

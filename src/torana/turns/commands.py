@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -15,7 +16,7 @@ from torana.store.rows import idempotency_keys
 from torana.store.rows import sessions as session_rows
 from torana.store.rows import turns as rows
 from torana.store.rows.approval_questions import question_text
-from torana.store.rows.approvals import Approval, may_be_unsent, open_of
+from torana.store.rows.approvals import Approval, may_be_unsent, open_of, open_to
 from torana.store.rows.audit import Act
 from torana.store.rows.turns import NewTurn
 from torana.turns import outcomes
@@ -32,6 +33,10 @@ _HELP = (
 
 _TOO_EARLY = (
     "You wrote that before my question was shown, so it does not count as an answer. Please answer again."
+)
+_ANOTHER_MESSAGE = (
+    "You replied to another message, so it does not count as an answer to my question. "
+    "Please reply to the question."
 )
 _NOT_SHOWN = "That does not count as an answer, because I cannot confirm that this question was shown to you."
 _ONCE_MORE = (
@@ -161,7 +166,9 @@ def _explain_not_counted(connection: Connection, inbound: Inbound, new: NewTurn)
         text = f"{_NOT_SHOWN}\n\n{question_text(approval.tool, approval.arguments)}"
         return idempotency_keys.answer_at_once(connection, inbound, new, text), None
     once_more = may_be_unsent(connection, approval)
-    turn = idempotency_keys.answer_at_once(connection, inbound, new, _ONCE_MORE if once_more else _TOO_EARLY)
+    was_shown = open_to(connection, replace(inbound, in_reply_to=None), now=new.at)
+    reason = _ANOTHER_MESSAGE if was_shown else _TOO_EARLY
+    turn = idempotency_keys.answer_at_once(connection, inbound, new, _ONCE_MORE if once_more else reason)
     if once_more:
         ask_again(connection, approval, new.at)
     return turn, None

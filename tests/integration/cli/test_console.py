@@ -31,6 +31,7 @@ def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Pla
                 answer.raise_for_status()
             refused = client.get("/no/such/path")
             assert refused.status_code == 404
+        terminal.expect("status=404")
         terminal.type("\x03")
         assert terminal.exit_code() == 0
         shown = terminal.text.splitlines()

@@ -111,7 +111,7 @@ async def test_reply_to_bot_addresses_it_without_mention(platform: DiscordStandI
             heard = await line.next()
             while heard.text != "second":
                 heard = await line.next()
-            assert heard.addressed is addressed
+            assert (heard.addressed, heard.in_reply_to) == (addressed, first["id"])
 
 
 async def test_edits_pins_threads_and_stickers_are_ignored(platform: DiscordStandIn) -> None:

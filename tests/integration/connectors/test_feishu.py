@@ -124,7 +124,8 @@ class TestHearing:
             first = await platform.say("hello", room=platform.room, mention=True)
             ours = await line.connector.send(part("hi", (await line.next()).place))
             await platform.tell("text", {"text": "and you?"}, room=platform.room, parent=ours)
-            assert await (await line.next()).is_for_us()
+            heard = await line.next()
+            assert (await heard.is_for_us(), heard.in_reply_to) == (True, ours)
             platform.odd = True
             await platform.tell("text", {"text": "odd"}, room=platform.room, parent=ours)
             assert not await (await line.next()).is_for_us()

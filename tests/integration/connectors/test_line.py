@@ -99,6 +99,14 @@ def sticker(platform: LinePlatform, keywords: list[str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(("quoted", "in_reply_to"), [("468789577898262530", "468789577898262530"), (7, None)])
+async def test_quoted_message_is_known(platform: LinePlatform, quoted: Any, in_reply_to: str | None) -> None:
+    async with listening(platform) as line:
+        event = platform.event(platform.text("yes", quotedMessageId=quoted))
+        assert (await platform.call(platform.request(platform.call_of(event)))).status == 200
+        assert (await line.next()).in_reply_to == in_reply_to
+
+
 async def test_call_with_wrong_signature_is_refused(platform: LinePlatform) -> None:
     async with listening(platform) as line:
         body = platform.call_of(platform.event(platform.text("hello")))

@@ -259,7 +259,8 @@ class TestReading:
         theirs = platform.messages[_ids(await platform.say("by the way", room=ROOM_TEXT))]
         assert not (await line.next()).addressed
         await platform.post(ROOM, {"from": ana, "text": "thanks", "reply_to_message": ours})
-        assert (await line.next()).addressed
+        heard = await line.next()
+        assert (heard.addressed, heard.in_reply_to) == (True, str(ours["message_id"]))
         await platform.post(ROOM, {"from": ana, "text": "no", "reply_to_message": theirs})
         assert not (await line.next()).addressed
 
@@ -269,7 +270,7 @@ class TestReading:
         fields = {"message_thread_id": 50, "is_topic_message": True, "reply_to_message": begin}
         await platform.post(ROOM, {"from": platform.person("ana"), "text": "talk", **fields})
         heard = await line.next()
-        assert not heard.addressed
+        assert (heard.addressed, heard.in_reply_to) == (False, None)
         assert heard.place.thread == "50"
 
     async def test_groups_count_their_messages_alike(self, platform: TelegramStandIn, line: Line) -> None:

@@ -182,6 +182,16 @@ async def test_pressed_button_becomes_text(platform: Meta, kind: str, content: A
 
 
 @pytest.mark.parametrize(
+    ("context", "in_reply_to"),
+    [({"from": "1", "id": "wamid.1"}, "wamid.1"), ({"forwarded": True}, None), (7, None)],
+)
+async def test_quoted_message_is_known(platform: Meta, context: Any, in_reply_to: str | None) -> None:
+    async with listening(platform) as line:
+        (heard,) = await heard_of(platform, line, platform.message("text", {"body": "yes"}, context=context))
+        assert heard.in_reply_to == in_reply_to
+
+
+@pytest.mark.parametrize(
     ("kind", "media_type", "what", "told"),
     [
         ("audio", "audio/ogg; codecs=opus", "voice", "audio/ogg"),

@@ -63,11 +63,11 @@ async def test_yes_runs_tool_and_reply_follows_question(open_gateway: Open, word
     chat = chat_of()
     gateway = await open_gateway(chat, ScriptedModel(["Let me see. ", calculate()], "It is 4."), rules=ASKS)
     await chat.say("2+2?")
-    assert await texts(chat, 1) == [f"Let me see.\n\n{QUESTION}"]
+    assert await texts(chat, 2) == ["Let me see.", QUESTION]
 
     await chat.say(word)
 
-    assert await texts(chat, 3) == [f"Let me see.\n\n{QUESTION}", "I run calculate.", "It is 4."]
+    assert await texts(chat, 4) == ["Let me see.", QUESTION, "I run calculate.", "It is 4."]
     assert [row.state for row in await gateway.rows()][:1] == ["sent"]
     page = await gateway.turns.approvals.list_open("*", limit=9)
     assert page.items == []
@@ -185,6 +185,27 @@ async def test_next_question_follows_decision_made_elsewhere(open_gateway: Open,
     await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True), act)
 
     assert "2+2" in (await texts(chat, 2))[1]
+
+
+async def test_yes_in_reply_to_another_message_does_not_answer_the_open_question(
+    open_gateway: Open, act: Act
+) -> None:
+    chat = chat_of()
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
+    gateway = await open_gateway(chat, model, rules=ASKS)
+    await chat.say("both?")
+    (first,) = await chat.shown(1)
+    await open_calls(gateway, 2)
+    (turn,) = gateway.turns.live
+    await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True), act)
+    _, second = await chat.shown(2)
+
+    await chat.until_taken(await chat.say("yes", in_reply_to=first.id))
+
+    assert await open_calls(gateway, 1) == ["c2"]
+    assert "You replied to another message" in (await texts(chat, 3))[2]
+    await chat.say("yes", in_reply_to=second.id)
+    assert (await texts(chat, 4))[3] == "I run calculate."
 
 
 async def test_time_limit_of_question_begins_when_it_is_shown(open_gateway: Open) -> None:
@@ -355,17 +376,36 @@ async def test_yes_that_waits_in_ingress_does_not_answer_later_question(
 async def test_delayed_yes_does_not_answer_question_shown_after_it_was_sent(
     open_gateway: Open,
 ) -> None:
-    """The platform held the yes while it could not reach the gateway."""
-    chat = chat_of()
-    gateway = await open_gateway(chat, ScriptedModel([calculate()]), rules=ASKS)
-    await chat.say("2+2?")
+    """The platform held the yes while it could not reach the gateway; its clock differs from the gateway's."""
+    chat, ahead = chat_of(), timedelta()
+    gateway = await open_gateway(
+        chat, ScriptedModel([calculate()]), rules=ASKS, clock=lambda: utc_now() + ahead
+    )
+    await chat.say("/status")
     await chat.shown(1)
+    ahead = timedelta(seconds=2)
+    await chat.say("2+2?", said_at=utc_now())
+    await chat.shown(2)
 
     await chat.until_taken(await chat.say("yes", said_at=utc_now() - timedelta(minutes=1)))
 
     assert await open_calls(gateway, 1) == ["c1"]
-    await chat.say("yes", said_at=utc_now() - timedelta(seconds=2))  # its clock differs from ours
-    assert (await texts(chat, 3))[1:] == [TOO_EARLY, "I run calculate."]
+    await chat.say("yes", said_at=utc_now())
+    assert (await texts(chat, 4))[2:] == [TOO_EARLY, "I run calculate."]
+
+
+async def test_yes_that_was_missed_before_the_connection_does_not_answer_a_later_question(
+    open_gateway: Open,
+) -> None:
+    chat, before = chat_of(), utc_now()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()]), rules=ASKS)
+    await chat.say("2+2?")
+    await chat.shown(1)
+
+    await chat.until_taken(await chat.say("yes", said_at=before))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    assert (await texts(chat, 2))[1] == TOO_EARLY
 
 
 async def test_message_with_future_time_counts_as_sent_now(open_gateway: Open) -> None:
@@ -379,7 +419,7 @@ async def test_message_with_future_time_counts_as_sent_now(open_gateway: Open) -
 
 async def test_question_is_shown_when_all_its_parts_are_shown(open_gateway: Open) -> None:
     chat = chat_of()
-    model = ScriptedModel(["Let me see. " * 300, calculate()])
+    model = ScriptedModel(["Let me see.", calculate()])
     gateway = await open_gateway(chat, model, rules=ASKS)
     gates = [asyncio.Event() for _ in range(2)]
     chat.gate = gates[0]
@@ -421,9 +461,7 @@ async def test_question_asked_over_http_is_not_answered_in_chat(open_gateway: Op
     assert await open_calls(gateway, 0) == []
 
 
-async def test_preview_becomes_question_and_later_text_is_new_message(
-    open_gateway: Open,
-) -> None:
+async def test_question_and_later_text_are_new_messages_after_the_preview(open_gateway: Open) -> None:
     chat = chat_of(edits=True, edit_every=0)
     before, after = asyncio.Event(), asyncio.Event()
     model = ScriptedModel(["Let me see.", before, calculate()], ["It is", after, " 4."])
@@ -431,22 +469,21 @@ async def test_preview_becomes_question_and_later_text_is_new_message(
     await chat.say("2+2?")
     assert await texts(chat, 1) == ["Let me see. …"]
     before.set()
-    while (await texts(chat, 1))[0] != f"Let me see.\n\n{QUESTION}":
-        await chat.called(len(chat.calls) + 1)
+    assert await texts(chat, 2) == ["Let me see.", QUESTION]
 
     await chat.say("yes")
-    await chat.shown(2)
+    await chat.shown(3)
     after.set()
-    while (await texts(chat, 3))[2] != "It is 4.":
+    while (await texts(chat, 4))[3] != "It is 4.":
         await chat.called(len(chat.calls) + 1)
 
-    assert await texts(chat, 3) == [f"Let me see.\n\n{QUESTION}", "I run calculate.", "It is 4."]
+    assert await texts(chat, 4) == ["Let me see.", QUESTION, "I run calculate.", "It is 4."]
     turns = {row.turn_id for row in await gateway.rows()}
     assert len(turns) == 2
 
 
 async def test_question_waits_for_preview_edit_in_progress(open_gateway: Open) -> None:
-    """Otherwise an edit in progress would overwrite the question."""
+    """Otherwise an edit in progress would overwrite the reply so far."""
     chat = chat_of(edits=True, edit_every=0)
     first, second = asyncio.Event(), asyncio.Event()
     model = ScriptedModel(["Let", first, " me see.", second, calculate()], "It is 4.")
@@ -462,16 +499,15 @@ async def test_question_waits_for_preview_edit_in_progress(open_gateway: Open) -
     assert len(calls) == 2
 
     chat.gate.set()
-    await chat.called(3)
 
-    assert await texts(chat, 1) == [f"Let me see.\n\n{QUESTION}"]
+    assert await texts(chat, 2) == ["Let me see.", QUESTION]
 
 
 async def test_question_survives_restart_and_is_shown_once(open_gateway: Open) -> None:
     chat = chat_of()
     first = await open_gateway(chat, ScriptedModel(["Let me see. ", calculate()]), rules=ASKS)
     await chat.say("2+2?")
-    await chat.shown(1)
+    await chat.shown(2)
     await first.hub.stop()
     await first.turns.stop(grace=0)
     first.database.close()
@@ -479,7 +515,7 @@ async def test_question_survives_restart_and_is_shown_once(open_gateway: Open) -
     await open_gateway(chat, ScriptedModel("It is 4."), rules=ASKS)
     await chat.say("yes")
 
-    assert await texts(chat, 3) == [f"Let me see.\n\n{QUESTION}", "I run calculate.", "It is 4."]
+    assert await texts(chat, 4) == ["Let me see.", QUESTION, "I run calculate.", "It is 4."]
 
 
 async def test_platform_without_questions_denies_tool_call_at_once(open_gateway: Open) -> None:
@@ -509,13 +545,12 @@ async def test_hidden_characters_in_question_are_made_visible(open_gateway: Open
 
 
 async def test_open_code_block_of_the_reply_hides_no_arguments(open_gateway: Open) -> None:
-    """The question's fence would close the block, and the title of a link in the arguments would be dropped."""
     chat = chat_of()
     hidden = "[1](https://example.com '+ 1')"
     await open_gateway(chat, ScriptedModel(["See:\n\n```\n1", calculate(hidden)]), rules=ASKS)
 
     await chat.say("2+2?")
 
-    (question,) = await texts(chat, 1)
+    _, question = await texts(chat, 2)
     assert hidden in question
     assert question.endswith("Answer yes or no.")

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from html import unescape
 
 import pytest
+from markdown_it import MarkdownIt
 
+from torana.characters import PAGE_BREAK
 from torana.connectors.base import Capabilities
 from torana.connectors.transport import markup
-from torana.connectors.transport.splitting import split
+from torana.connectors.transport.splitting import split, split_beginning
 from torana.store.rows.approval_questions import arguments_text, call_digest, question_after, question_text
 
 
@@ -118,29 +120,50 @@ def test_question_is_cut_also_if_escapes_make_it_long() -> None:
     assert "more characters)" in question
 
 
-@pytest.mark.parametrize("length", [400, 2_000, 4_000])
 @pytest.mark.parametrize(
     "before", ["", "```", "Output:\n\n   ````py\nx", "~~~", "```\n~~~", "- a\n  ```\n```", "~~~\nx\n~~~\n```"]
 )
 @pytest.mark.parametrize("marks", ["", "```", "~~~", "`" * 300, "~" * 300])
-def test_arguments_are_shown_literally_after_any_reply(before: str, marks: str, length: int) -> None:
-    assert_literal(markup.plain, length, before, {"to": f"{marks} {LINK}"})
+def test_arguments_are_code_after_any_reply(before: str, marks: str) -> None:
+    arguments = {"to": f"{marks} [hello](https://example.com 'and more')"}
+
+    tokens = MarkdownIt().parse(question_after(before, "pay", arguments))
+
+    code = next(token for token in reversed(tokens) if token.type == "fence")
+    assert "[hello](https://example.com 'and more')" in code.content
 
 
-@pytest.mark.parametrize("length", [400, 2_000, 4_000])
-@pytest.mark.parametrize(
-    "before",
-    ["`" * 1_030, f"{'`' * 90}language-of-20-chars", "~" * 700, f"{'`' * 30}\n{'~' * 30}", "```\n" + "~" * 90],
-    ids=["backticks", "language", "tildes", "both", "inner"],
-)
-@pytest.mark.parametrize(
-    "first", ["<" * 1_290, "\U0001f600" * 600, "words " * 150], ids=["<", "emoji", "words"]
-)
+REPLIES = [
+    "```\n```",
+    "[support](mailto:*)",
+    "https://x.example/`a b`",
+    "- ```\n  x\n  ```",
+    "`" * 1_030,
+    "```\n" + "~" * 90,
+    f"a{PAGE_BREAK}```",
+    PAGE_BREAK,
+]
+
+
+@pytest.mark.parametrize("length", [120, 4_000])
 @pytest.mark.parametrize("render", [markup.plain, markup.telegram, markup.slack, markup.discord])
-def test_arguments_are_shown_literally_after_a_long_fence(
-    render: Callable[[str], str], first: str, before: str, length: int
+@pytest.mark.parametrize("reply", REPLIES, ids=ascii)
+def test_reply_does_not_change_the_messages_of_the_question(
+    reply: str, render: Callable[[str], str], length: int
 ) -> None:
-    assert_literal(render, length, before, {"first": first, "to": LINK})
+    """A chat renders each message by itself, so the reply cannot change how the arguments look."""
+    abilities = Capabilities(length=length, repeat="keyed", render=render)
+    question = question_text("pay", {"to": "1*0*0 ||40|| `b` _c_ " * 20})
+
+    parts: list[str] = []
+    rest = f"{reply}\n{PAGE_BREAK}\n{question}"
+    while rest:
+        some, rest = split_beginning(rest, abilities)
+        parts += some
+
+    alone = split(question, abilities)
+    assert parts[-len(alone) :] == alone
+    assert split(f"{reply}\n{PAGE_BREAK}\n{question}", abilities) == parts
 
 
 @pytest.mark.parametrize("mark", ["1)", "2.", "-", "*", "+", ">"])
@@ -148,22 +171,11 @@ def test_arguments_are_shown_literally_after_a_long_fence(
 def test_list_marks_in_arguments_are_shown(render: Callable[[str], str], mark: str) -> None:
     marks = " ".join([mark] * 200)
     for length in range(700, 780, 9):
-        assert_literal(render, 4_000, "", {"to": f"{'&' * length} {marks} end"}, literal=f"{marks} end")
+        abilities = Capabilities(
+            length=4_000, repeat="keyed", render=render, measure=lambda text: len(text.encode())
+        )
 
+        parts = split(question_text("pay", {"to": f"{'&' * length} {marks} end"}), abilities)
 
-LINK = "[hello](https://example.com 'and more')"
-
-
-def assert_literal(
-    render: Callable[[str], str], length: int, before: str, arguments: dict[str, str], literal: str = LINK
-) -> None:
-    abilities = Capabilities(
-        length=length, repeat="keyed", render=render, measure=lambda text: len(text.encode())
-    )
-
-    parts = split(question_after(before, "pay", arguments), abilities)
-
-    shown = [re.sub(r"```|</?(pre|code)[^>]*>", "", unescape(render(part))) for part in parts]
-    text = "".join("".join(shown).replace("\u2060", "").split())
-    assert "".join(literal.split()) in text
-    assert text.endswith("Answeryesorno.")
+        shown = [re.sub(r"```|</?(pre|code)[^>]*>", "", unescape(render(part))) for part in parts]
+        assert "".join(f"{marks} end".split()) in "".join("".join(shown).replace("\u2060", "").split())

@@ -427,6 +427,7 @@ def _parse_message(message: discord.Message, *, me: int) -> IncomingMessage | No
         addressed=direct or any(user.id == me for user in message.mentions) or _answers(message, me),
         attachments=attachments,
         said_at=message.created_at,
+        in_reply_to=_replied_message(message),
     )
 
 
@@ -441,6 +442,11 @@ def _place(message: discord.Message, *, direct: bool) -> Place:
 def _answers(message: discord.Message, me: int) -> bool:
     answered = message.reference.resolved if message.reference else None
     return isinstance(answered, discord.Message) and answered.author.id == me
+
+
+def _replied_message(message: discord.Message) -> str | None:
+    reference = message.reference if message.type is discord.MessageType.reply else None
+    return str(reference.message_id) if reference and reference.message_id else None
 
 
 def _attachment(file: discord.Attachment) -> Attachment:

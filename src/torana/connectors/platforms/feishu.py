@@ -380,6 +380,8 @@ class Feishu(Connector[FeishuSettings]):
             replies_to_us=partial(self._is_ours, message.parent_id) if message.parent_id else None,
             attachments=attachments,
             said_at=time_of(message.create_time, per_second=1_000),
+            # In a thread, every message has a parent.
+            in_reply_to=None if message.thread_id else message.parent_id,
         )
 
     async def _is_ours(self, message_id: str) -> bool:

@@ -33,7 +33,7 @@ from torana.connectors.base import (
     Sender,
 )
 from torana.connectors.transport.hooked import HookedConnector
-from torana.connectors.transport.http import read_bounded, request_json, seconds
+from torana.connectors.transport.http import read_bounded, request_json, seconds, text_at
 from torana.connectors.transport.parsing import time_of
 from torana.connectors.transport.splitting import utf16_length
 
@@ -141,6 +141,7 @@ class LineConnector(HookedConnector[LineSettings]):
             addressed=direct or is_mention,
             attachments=attachments,
             said_at=time_of(event.get("timestamp"), per_second=1_000),
+            in_reply_to=text_at(message, "quotedMessageId") or None,
         )
 
     def _attachments(self, name: str, message: Any) -> list[Attachment]:

@@ -353,6 +353,7 @@ class Telegram(Connector[TelegramSettings]):
             addressed=direct or _is_mentioned(message, me) or _answers(message, me),
             attachments=attachments,
             said_at=message.date,
+            in_reply_to=str(reply.message_id) if (reply := _reply(message)) else None,
         )
 
     def _attachments(self, message: Message) -> Iterator[Attachment]:
@@ -436,11 +437,15 @@ def _is_mentioned(message: Message, me: User) -> bool:
 
 
 def _answers(message: Message, me: User) -> bool:
-    """Return whether the message replies to the bot; messages of a topic "reply" to its first message."""
+    """Return whether the message replies to the bot."""
+    reply = _reply(message)
+    return reply is not None and reply.from_user is not None and reply.from_user.id == me.id
+
+
+def _reply(message: Message) -> Message | None:
+    """Return the message that this one replies to; messages of a topic "reply" to its first message."""
     reply = message.reply_to_message
-    if reply is None or reply.from_user is None or reply.forum_topic_created is not None:
-        return False
-    return reply.from_user.id == me.id
+    return None if reply is None or reply.forum_topic_created is not None else reply
 
 
 def _without_mention(text: str, me: User) -> str:

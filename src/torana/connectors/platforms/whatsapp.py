@@ -33,7 +33,7 @@ from torana.connectors.base import (
     TooLarge,
 )
 from torana.connectors.transport.hooked import HookedConnector
-from torana.connectors.transport.http import read_bounded, request_json, seconds
+from torana.connectors.transport.http import as_object, read_bounded, request_json, seconds, text_at
 from torana.connectors.transport.markup import whatsapp
 from torana.connectors.transport.parsing import time_of
 from torana.connectors.transport.splitting import utf16_length
@@ -190,6 +190,7 @@ class Whatsapp(HookedConnector[WhatsappSettings]):
             addressed=True,
             attachments=attachments,
             said_at=time_of(rest.get("timestamp")),
+            in_reply_to=text_at(as_object(rest.get("context")), "id") or None,
         )
 
     def _attachments(self, kind: str, content: Any) -> list[Attachment]:

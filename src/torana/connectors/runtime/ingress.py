@@ -107,8 +107,9 @@ class Ingress:
         self._taken = taken
         self._files = AttachmentFetcher(account=account, settings=settings, takes=admission.takes)
         self._order = order
-        #: The shortest delay of a message so far.
-        self._lag = _SKEW
+        #: The shortest delay of a message that was written during this connection; None before the first one.
+        self._lag: timedelta | None = None
+        self._connected_at = admission.clock()
         self._from_senders = admission.rates.of_senders(account, settings.per_minute)
         #: Limits the gateway's own notices to one sender.
         self._notices = MessageRates(per_user=3, overall=60)
@@ -142,12 +143,18 @@ class Ingress:
             await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
     def _said_at(self, heard: IncomingMessage) -> datetime:
-        """Return a message's time by this machine's clock, corrected by the shortest delay so far."""
+        """Return a message's time by this machine's clock, corrected by the shortest delay of earlier messages.
+
+        Messages from before the connection came late for another reason than the difference of the clocks.
+        """
         now = self._clock()
         if heard.said_at is None or heard.said_at > now:
             return now
-        self._lag = min(self._lag, now - heard.said_at)
-        return heard.said_at + self._lag
+        delay = now - heard.said_at
+        lag = self._lag
+        if heard.said_at >= self._connected_at:
+            self._lag = min(_SKEW if lag is None else lag, delay)
+        return heard.said_at if lag is None else heard.said_at + min(lag, delay)
 
     async def paired_ids(self, most: int) -> Sequence[str]:
         """Return the ids of up to ``most`` paired senders, the latest first."""
@@ -265,6 +272,7 @@ class Ingress:
             message=_id(heard.id),
             place=dump_place(heard.place),
             said_at=heard.said_at,
+            in_reply_to=heard.in_reply_to and _id(heard.in_reply_to),
             files=message_files.files,
         )
 

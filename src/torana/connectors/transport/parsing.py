@@ -40,7 +40,8 @@ def _check_types(heard: IncomingMessage) -> None:
     place, sender = heard.place, heard.sender
     files = heard.attachments
     texts: list[object] = [heard.id, heard.text, sender.id, sender.name, place.chat, place.thread or ""]
-    texts += [*place.reply_to.values(), *(file.name for file in files), *(file.media_type for file in files)]
+    texts += [heard.in_reply_to or "", *place.reply_to.values()]
+    texts += [text for file in files for text in (file.name, file.media_type)]
     sizes: list[object] = [file.size or 0 for file in files]
     if not all(isinstance(text, str) for text in texts) or not all(isinstance(size, int) for size in sizes):
         raise TypeError("a field has a value of another type")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from torana.characters import PAGE_BREAK
 from torana.connectors.base import Capabilities
 from torana.connectors.transport.markup import escape_unrendered
 
@@ -31,14 +32,15 @@ _PIECES, _CHARACTERS = 8, 20_000
 def split(markdown: str, abilities: Capabilities) -> list[str]:
     """Split a text into pieces of Markdown that fit when they are rendered; together they are the text.
 
-    A code block that is cut is closed and opened again. Only pieces that would show nothing are left out.
+    A code block that is cut is closed and opened again. No piece contains text from both sides of a page break,
+    of which a text has at most one. Only pieces that would show nothing are left out.
     """
     return list(pieces(markdown, abilities))
 
 
 def pieces(markdown: str, abilities: Capabilities) -> Iterator[str]:
     """Yield the pieces of ``split`` one by one, and render no more than each of them needs."""
-    return (piece for piece, _, _ in _cut(escape_unrendered(markdown.strip()), abilities))
+    return (piece for page in _pages(markdown) for piece, _, _ in _cut(page, abilities))
 
 
 def split_beginning(markdown: str, abilities: Capabilities) -> tuple[list[str], str]:
@@ -46,15 +48,22 @@ def split_beginning(markdown: str, abilities: Capabilities) -> tuple[list[str], 
 
     At most 8 pieces are cut, and none after 20,000 characters, because rendering a long text takes minutes.
     """
-    text = escape_unrendered(markdown.strip())
+    text, *later = _pages(markdown)
     found: list[str] = []
     for piece, opening, at in _cut(text, abilities):
         found.append(piece)
         if at >= len(text):
             break
         if len(found) == _PIECES or at >= _CHARACTERS:
-            return found, opening + text[at:]
-    return found, ""
+            return found, PAGE_BREAK.join([opening + text[at:], *later])
+    if not found and later:
+        return split_beginning(later[0], abilities)
+    return found, "".join(later)
+
+
+def _pages(markdown: str) -> list[str]:
+    """Return the texts before and after the last page break: an untrusted text before it may contain others."""
+    return [escape_unrendered(page.strip()) for page in markdown.rsplit(PAGE_BREAK, 1)]
 
 
 def _cut(text: str, abilities: Capabilities) -> Iterator[tuple[str, str, int]]:

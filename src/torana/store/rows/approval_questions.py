@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,10 +16,6 @@ _SHOWN = 1_500
 _LINES = 200
 #: Maximum characters of arguments in which only invisible characters are escaped.
 _READABLE = 50_000
-
-#: The fence of a reply that is too long to repeat in each part of a split message, and its allowed length.
-_LONGEST_FENCE = 8
-_LONG_FENCE = re.compile(rf"(`|~)\1{{{_LONGEST_FENCE},}}")
 
 #: Maximum characters of the arguments of a call that a person can approve, as JSON in ASCII.
 LONGEST_ARGUMENTS = 250_000
@@ -65,10 +60,8 @@ def question_after(reply: str, tool: str, arguments: Mapping[str, Any]) -> str:
 
     The reply is untrusted: a code block that it leaves open would end at the question's fence, and the
     arguments would be rendered as Markdown, which can hide parts of them. So the fence has a mark that begins
-    no code block of the reply. A long message is split, and each part repeats the fence of an open code block
-    unless it is too long: then the arguments in the next part would be rendered. So long fences are shortened.
+    no code block of the reply.
     """
-    reply = _LONG_FENCE.sub(lambda found: found[1] * _LONGEST_FENCE, reply)
     if "```" not in reply:
         return f"{reply}\n\n{question_text(tool, arguments)}" if reply else question_text(tool, arguments)
     without_tildes = reply.replace("~~~", "\\~~~")
@@ -89,7 +82,7 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
 
 
 def before_question(tool: str, parts: Sequence[str]) -> list[str]:
-    """Return the text before the question in a message, from parts that may be shortened or omitted.
+    """Return the text before the question in a delivery, from parts that may be shortened or omitted.
 
     Returns all parts if none contains the question's first words, which may have been split.
     """

@@ -21,6 +21,7 @@ from uuid import UUID, uuid5
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from torana.characters import PAGE_BREAK
 from torana.messages import GATEWAY_OWNER, DeliveryState, Turn, new_id
 from torana.store.engine.dialects import unread
 from torana.store.engine.tables import deliveries, equal_to, owned_by, subscriptions, turns, undelivered, unsent
@@ -110,13 +111,17 @@ def add(connection: Connection, turn: Turn, *, subscribed: bool = True) -> None:
         connection.execute(_INSERT, values | {"owner": turn.owner, "turn_id": turn.id})
 
 
-def add_question(connection: Connection, turn: Turn, text: str, at: datetime) -> int | None:
+def add_question(
+    connection: Connection, turn: Turn, question: str, at: datetime, *, reply: str = ""
+) -> int | None:
     """Add the delivery of a running turn's question; return its number, or None without a chat.
 
-    A shown preview becomes the question, and the text after it is a new message.
+    The question is a message of its own after the ``reply`` so far, whose Markdown could hide parts of it. A
+    shown preview becomes the reply so far, and the text after the question is a new message.
     """
     if turn.account is None or turn.place is None:
         return None
+    text = f"{reply}\n{PAGE_BREAK}\n{question}" if reply else question
     part = connection.execute(_NEXT_QUESTION, {"turn_id": turn.id}).scalar_one()
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if preview is not None:

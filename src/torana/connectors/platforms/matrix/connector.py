@@ -320,8 +320,9 @@ class Matrix(Connector[MatrixSettings]):
             content, _words(content, kind, reply=bool(answered)), user=self._home.user_id, name=self._name
         )
         direct = await self._is_direct(room)
+        chosen = answered
         if thread and relation.get("is_falling_back") is True:
-            answered = thread  # the reply is a fallback for clients without threads
+            chosen, answered = "", thread  # the reply is a fallback for clients without threads
         name = room.user_name(event.sender) or event.sender
         return IncomingMessage(
             id=event.event_id,
@@ -337,6 +338,7 @@ class Matrix(Connector[MatrixSettings]):
             replies_to_us=partial(self._is_ours, room, parent) if (parent := answered or thread) else None,
             attachments=[self._attachment(content, kind)] if kind in _FILES else [],
             said_at=time_of(event.server_timestamp, per_second=1_000),
+            in_reply_to=chosen or None,
         )
 
     async def _is_ours(self, room: nio.MatrixRoom, event_id: str) -> bool:
