@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from rich.cells import cell_len
 from tests.integration.cli.terminal import command_in
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 from torana.store.engine.lock import read_address
 
@@ -31,7 +31,8 @@ def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Pla
                 answer.raise_for_status()
             refused = client.get("/no/such/path")
             assert refused.status_code == 404
-        terminal.expect("status=404")
+        log_file = place.data_dir / "logs" / "torana.log"
+        eventually(lambda: "/no/such/path" in log_file.read_text())  # it is logged after the response
         terminal.type("\x03")
         assert terminal.exit_code() == 0
         shown = terminal.text.splitlines()
@@ -44,7 +45,7 @@ def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Pla
         )
     assert missing.endswith("path=/no/such/path status=404")
     assert not IDS.search("".join(shown))
-    log = (place.data_dir / "logs" / "torana.log").read_text()
+    log = log_file.read_text()
     assert len(set(re.findall(r'"turn_id": "(turn_\w+)"', log))) == 3
     assert len(set(re.findall(r'"session_id": "(ses_\w+)"', log))) == 1
     # The last event of each name.
