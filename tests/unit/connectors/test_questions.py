@@ -346,6 +346,24 @@ async def test_question_decided_elsewhere_before_display_is_not_shown(
     assert (" ".join(shown[:-1]), shown[-1]) == (before, "It is 4.")
 
 
+async def test_question_decided_elsewhere_after_the_reply_so_far_is_not_shown(
+    open_gateway: Open, act: Act
+) -> None:
+    chat = chat_of()
+    model = ScriptedModel(["Let me see.", calculate()], "It is 4.")
+    gateway = await open_gateway(chat, model, rules=ASKS)
+    chat.gate = asyncio.Event()
+    await chat.say("2+2?")
+    await chat.called(1)
+    (turn,) = gateway.turns.live
+    await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True), act)
+    await gateway.turns.reader.wait_for_end(turn)
+
+    chat.gate.set()
+
+    assert await texts(chat, 2) == ["Let me see.", "It is 4."]
+
+
 async def test_yes_that_waits_in_ingress_does_not_answer_later_question(
     open_gateway: Open,
 ) -> None:

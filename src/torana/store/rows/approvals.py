@@ -204,16 +204,17 @@ def withdraw(connection: Connection, turn_id: str, now: datetime) -> None:
 def drop_closed_questions(connection: Connection, turn_id: str, now: datetime) -> None:
     """Remove questions that can no longer be answered from a turn's pending deliveries.
 
-    The text of the reply before a question is still sent. A question of which a part is sent or being sent
-    stays.
+    The text of the reply before a question is still sent. A question stays if its beginning is sent or being
+    sent.
     """
     for question in connection.execute(_DEAD, {"of_turn": turn_id}).mappings().all():
-        query = sa.select(deliveries.c.number, deliveries.c.state, deliveries.c.text)
-        of_it = query.where(_is_delivery_of(turn_id, question["delivery"])).order_by(deliveries.c.part)
-        parts = connection.execute(of_it).mappings().all()
-        if any(part["state"] != "pending" for part in parts):
+        query = sa.select(deliveries.c.number, deliveries.c.text)
+        pending = _is_delivery_of(turn_id, question["delivery"]), deliveries.c.state == "pending"
+        parts = connection.execute(query.where(*pending).order_by(deliveries.c.part)).mappings().all()
+        texts = [part["text"] for part in parts]
+        kept = before_question(question["tool"], texts)
+        if kept == texts:
             continue
-        kept = before_question(question["tool"], [part["text"] for part in parts])
         for part, text in zip_longest(parts, kept):
             change = (
                 {"state": "dropped", "ended_at": now, "reason": _CLOSED} if text is None else {"text": text}
@@ -536,15 +537,13 @@ _WITHDRAW = (
     .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.state == "open")
     .values(state="withdrawn")
 )
-#: Closed questions whose first part has not been sent.
-_DEAD = (
-    sa.select(approvals.c.delivery, approvals.c.tool)
-    .join(deliveries, deliveries.c.number == approvals.c.delivery)
-    .where(
-        approvals.c.turn_id == sa.bindparam("of_turn"),
-        approvals.c.state != "open",
-        deliveries.c.state == "pending",
-    )
+#: Closed questions of which a part has not been sent.
+_DEAD = sa.select(approvals.c.delivery, approvals.c.tool).where(
+    approvals.c.turn_id == sa.bindparam("of_turn"),
+    approvals.c.state != "open",
+    sa.exists().where(
+        _is_delivery_of(approvals.c.turn_id, approvals.c.delivery), deliveries.c.state == "pending"
+    ),
 )
 _UPDATE_DELIVERY = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _UNSAID = (
