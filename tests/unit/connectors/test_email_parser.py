@@ -120,6 +120,20 @@ def test_html_becomes_text() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("headers", "parent"),
+    [
+        (b"References: <1@a.test> <2@a.test>\r\nIn-Reply-To: <2@a.test>\r\n", "<2@a.test>"),
+        (b"References: <1@a.test>\r\nIn-Reply-To: <2@a.test>\r\n", "<2@a.test>"),
+        (b"References: <1@a.test> <2@a.test>\r\n", "<2@a.test>"),
+        (b"In-Reply-To: <2@a.test>\r\n", "<2@a.test>"),
+        (b"", None),
+    ],
+)
+def test_answered_mail_is_known(headers: bytes, parent: str | None) -> None:
+    assert read(HEAD + headers + b"\r\nyes").in_reply_to == parent
+
+
 @pytest.mark.parametrize("digits", [10, 5_000])
 def test_huge_character_references_keep_text(digits: int) -> None:
     raw = HEAD + b"Content-Type: text/html; charset=utf-8\r\n\r\n<p>Buy tea. &#" + b"9" * digits + b";</p>"

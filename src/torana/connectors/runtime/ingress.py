@@ -38,9 +38,9 @@ from torana.turns import Turns
 #: The period in which a session's turns are counted, to detect two programs that answer each other.
 _LOOP = timedelta(minutes=10)
 
-#: Maximum assumed difference between the platform's clock and the gateway's; a larger difference means a late
-#: delivery.
-_SKEW = timedelta(seconds=10)
+#: Maximum assumed difference between the platform's clock and the gateway's. A message that comes later may be
+#: from before a question that it seems to answer.
+_SKEW = timedelta(seconds=1)
 
 #: Seconds between attempts to store a message; the platform waits meanwhile.
 _PAUSES = (0.2, 1.0, 5.0)
@@ -107,9 +107,8 @@ class Ingress:
         self._taken = taken
         self._files = AttachmentFetcher(account=account, settings=settings, takes=admission.takes)
         self._order = order
-        #: The shortest delay of a message that was written during this connection; None before the first one.
-        self._lag: timedelta | None = None
-        self._connected_at = admission.clock()
+        #: The shortest delay of a message so far.
+        self._lag = _SKEW
         self._from_senders = admission.rates.of_senders(account, settings.per_minute)
         #: Limits the gateway's own notices to one sender.
         self._notices = MessageRates(per_user=3, overall=60)
@@ -143,18 +142,12 @@ class Ingress:
             await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
     def _said_at(self, heard: IncomingMessage) -> datetime:
-        """Return a message's time by this machine's clock, corrected by the shortest delay of earlier messages.
-
-        Messages from before the connection came late for another reason than the difference of the clocks.
-        """
+        """Return a message's time by this machine's clock, corrected by the shortest delay so far."""
         now = self._clock()
         if heard.said_at is None or heard.said_at > now:
             return now
-        delay = now - heard.said_at
-        lag = self._lag
-        if heard.said_at >= self._connected_at:
-            self._lag = min(_SKEW if lag is None else lag, delay)
-        return heard.said_at if lag is None else heard.said_at + min(lag, delay)
+        self._lag = min(self._lag, now - heard.said_at)
+        return heard.said_at + self._lag
 
     async def paired_ids(self, most: int) -> Sequence[str]:
         """Return the ids of up to ``most`` paired senders, the latest first."""

@@ -42,6 +42,8 @@ _UNREAD = 64
 _GRACE = 1.0
 #: Limits of the logged standard error: characters of a line, and seconds between reads of at most 64 KiB.
 _STDERR_LINE, _STDERR_PAUSE = 500, 0.1
+#: Seconds to wait for the rest of the standard error of a program that has ended.
+_LAST_WORDS = 1.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: The position of the start time behind the name of the program (proc(5), ``stat``).
 _STARTED = 19
@@ -153,6 +155,7 @@ class _Program:
         self._process = process
         self._ended = ended
         self._last_words = ""
+        self._stderr_ended = asyncio.Event()
         self._ending = False
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
@@ -201,6 +204,7 @@ class _Program:
                 self._last_words = output[-1]
                 _log.debug("mcp_server_stderr", extra={"server": self._server.name, "lines": output[:20]})
             await asyncio.sleep(_STDERR_PAUSE)
+        self._stderr_ended.set()
 
     async def end(self) -> None:
         """End the program and its process group: close its input, then SIGTERM, then SIGKILL."""
@@ -235,6 +239,9 @@ class _Program:
             return "the gateway ended it"
         await self._exits()
         code = self._process.returncode
+        if code is not None:  # its children may keep the standard error open
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stderr_ended.wait(), _LAST_WORDS)
         how = "it closed its output" if code is None else f"it ended with exit code {code}"
         return f"{how}; its last error output: {self._last_words}" if self._last_words else how
 

@@ -236,7 +236,7 @@ class Email(Connector[EmailSettings]):
             addressed=directly,
             attachments=[_attachment(file) for file in letter.files[:FILES_LIMIT]],
             said_at=time_in_mail(header(letter.headers, "date")),
-            in_reply_to=letter.references[-1] if letter.references else None,
+            in_reply_to=letter.in_reply_to,
         )
 
     def _reason_to_ignore(self, letter: ParsedEmail) -> str | None:

@@ -79,6 +79,7 @@ class ParsedEmail:
     name: str
     subject: str
     references: tuple[str, ...]
+    in_reply_to: str | None
     text: str
     files: tuple[MailFile, ...]
     headers: Headers
@@ -107,12 +108,15 @@ def read(raw: bytes, *, whole: bool = True) -> ParsedEmail:
     files = [_file(leaf, whole or leaf is not leaves[-1]) for leaf in leaves if not _is_text(leaf)]
     address, name = _author(headers)
     subject = line(header(headers, "subject"), 300)
+    references, parents = _ids(headers, "references"), _ids(headers, "in-reply-to")
     return ParsedEmail(
         id=next(iter(_ids(headers, "message-id")), ""),
         address=address,
         name=name,
         subject=subject,
-        references=_ids(headers, "references") or _ids(headers, "in-reply-to"),
+        references=references or parents,
+        # RFC 5322, 3.6.4: the last reference is the parent, too, but some mail programs do not add it.
+        in_reply_to=next(iter(parents or references[-1:]), None),
         text=strip_quotation(_text(texts), forwarded=FORWARDED.match(subject) is not None),
         files=tuple(files),
         headers=headers,
