@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -45,9 +46,16 @@ def marked(text: str) -> str:
 
     Untrusted text thus cannot imitate other output, even if it fills the whole screen.
     """
-    columns = shutil.get_terminal_size().columns - len(_MARK)
+    columns = _columns() - len(_MARK)
     lines = printable(text).expandtabs().split("\n")
     return "\n".join(f"{_MARK}{row}" for line in lines for row in _rows(line, columns))
+
+
+def _columns() -> int:
+    """Return the width of the terminal, also if only standard error is one, or ``COLUMNS`` if that is less."""
+    terminals = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    widths = [os.get_terminal_size(terminal).columns for terminal in terminals]
+    return min([shutil.get_terminal_size().columns, *filter(None, widths)])
 
 
 def _rows(line: str, columns: int) -> Iterator[str]:

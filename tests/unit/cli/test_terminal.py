@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+import termios
 
 import pytest
 
@@ -56,6 +58,18 @@ def test_terminals_that_measure_characters_differently_wrap_no_marked_row(
     monkeypatch.setenv("COLUMNS", "20")
 
     assert marked(character * 20).split("\n") == [f"│ {character * 9}"] * 2 + [f"│ {character * 2}"]
+
+
+def test_marked_rows_fit_the_terminal_if_only_standard_error_is_one(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 30))
+
+    with os.fdopen(theirs, "w") as stderr, os.fdopen(ours):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        rows = marked("x" * 60).split("\n")
+
+    assert rows == [f"│ {'x' * 28}"] * 2 + ["│ xxxx"]
 
 
 def test_tabs_of_a_quoted_text_become_spaces(monkeypatch: Patch) -> None:
