@@ -34,8 +34,8 @@ _HELP = (
 _TOO_EARLY = (
     "You wrote that before my question was shown, so it does not count as an answer. Please answer again."
 )
-_OLDER_MESSAGE = (
-    "You replied to an older message, so it does not count as an answer to my question. "
+_ANOTHER_MESSAGE = (
+    "You replied to another message, so it does not count as an answer to my question. "
     "Please reply to the question."
 )
 _NOT_SHOWN = "That does not count as an answer, because I cannot confirm that this question was shown to you."
@@ -167,7 +167,7 @@ def _explain_not_counted(connection: Connection, inbound: Inbound, new: NewTurn)
         return idempotency_keys.answer_at_once(connection, inbound, new, text), None
     once_more = may_be_unsent(connection, approval)
     was_shown = open_to(connection, replace(inbound, in_reply_to=None), now=new.at)
-    reason = _OLDER_MESSAGE if was_shown else _TOO_EARLY
+    reason = _ANOTHER_MESSAGE if was_shown else _TOO_EARLY
     turn = idempotency_keys.answer_at_once(connection, inbound, new, _ONCE_MORE if once_more else reason)
     if once_more:
         ask_again(connection, approval, new.at)

@@ -298,25 +298,25 @@ def note_streamed(connection: Connection, approval_id: str) -> None:
 def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[Approval]:
     """Return the open approvals that a message's sender may answer in its channel, oldest first.
 
-    In a chat these are the questions that were completely shown when the message was sent, unless it replies to
-    an older message of the gateway. Over HTTP they also include questions that were asked over HTTP and may not
-    have been shown.
+    In a chat these are the questions that were completely shown when the message was sent; if it replies to a
+    message of the chat, the question that this message is or follows. Over HTTP they also include questions
+    that were asked over HTTP and may not have been shown.
     """
     was_shown = _shown_at <= (inbound.said_at or now)
     in_chat = inbound.account is not None
     query = _open_to(inbound, now).where(was_shown if in_chat else turns.c.account.is_(None) | was_shown)
     if inbound.in_reply_to is not None:
-        query = query.where(~_replies_to_older(inbound))
+        query = query.where(_is_replied_to(inbound))
     return [_approval(row) for row in connection.execute(query).mappings()]
 
 
-def _replies_to_older(inbound: Inbound) -> sa.ColumnElement[bool]:
-    """Return the condition that a message replies to a delivery of its chat from before the question."""
+def _is_replied_to(inbound: Inbound) -> sa.ColumnElement[bool]:
+    """Return the condition that a message replies to the question, or to a later delivery of its chat."""
     return sa.exists().where(
         deliveries.c.account == inbound.account,
         deliveries.c.line == inbound.channel,
         deliveries.c.shown_as == inbound.in_reply_to,
-        deliveries.c.number < approvals.c.delivery,
+        deliveries.c.number >= approvals.c.delivery,
     )
 
 
