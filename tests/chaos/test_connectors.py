@@ -42,7 +42,6 @@ KILLS = 4
 #: The maximum of unanswered messages on each platform: Slack takes three a second, and Feishu five.
 UNDER_WAY = 40
 
-
 _NUMBER = re.compile(r"[\d,]+(?!.*\d)", re.DOTALL)
 
 

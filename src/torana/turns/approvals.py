@@ -28,11 +28,7 @@ from torana.store.engine.database import Connection, Database, Work
 from torana.store.rows import approvals as rows
 from torana.store.rows import deliveries
 from torana.store.rows import turns as turn_rows
-from torana.store.rows.approval_questions import (
-    LONGEST_ARGUMENTS,
-    are_too_long,
-    question_text,
-)
+from torana.store.rows.approval_questions import LONGEST_ARGUMENTS, are_too_long, question_text
 from torana.store.rows.approvals import Approval, ApprovalVerdict
 from torana.store.rows.audit import Act, record
 from torana.turns.approval_replies import with_visible_arguments

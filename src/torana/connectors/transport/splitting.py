@@ -32,8 +32,8 @@ _PIECES, _CHARACTERS = 8, 20_000
 def split(markdown: str, abilities: Capabilities) -> list[str]:
     """Split a text into pieces of Markdown that fit when they are rendered; together they are the text.
 
-    A code block that is cut is closed and opened again. No piece contains text from both sides of a page break,
-    of which a text has at most one. Only pieces that would show nothing are left out.
+    A code block that is cut is closed and opened again. No piece contains text from both sides of the last page
+    break. Only pieces that would show nothing are left out.
     """
     return list(pieces(markdown, abilities))
 
