@@ -23,6 +23,9 @@ from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 
+#: Maximum length of a gateway's log below a failed test.
+_SHOWN = 8000
+
 
 def free_port() -> int:
     """Return a free port."""
@@ -126,6 +129,9 @@ def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
             return gateway
 
         yield make
+
+    for log in tmp_path.glob("*/data/logs/torana.log"):
+        print(log.read_text(errors="replace")[-_SHOWN:])  # pytest shows it if the test has failed
 
 
 @pytest.fixture

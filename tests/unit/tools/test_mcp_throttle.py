@@ -37,10 +37,20 @@ async def test_many_short_messages_are_delayed(pauses: list[float]) -> None:
     assert pauses
 
 
-async def test_longest_message_is_delayed_for_seconds(pauses: list[float]) -> None:
-    await Throttle().spend(MESSAGE_LIMIT)
+async def test_few_large_texts_do_not_delay_other_calls_of_the_server(pauses: list[float]) -> None:
+    throttle = Throttle()
+    for _ in range(3):
+        await throttle.spend(MESSAGE_LIMIT)
 
-    assert pauses[0] > 3
+    assert pauses == []
+
+
+async def test_many_large_texts_are_delayed(pauses: list[float]) -> None:
+    throttle = Throttle()
+    for _ in range(10):
+        await throttle.spend(MESSAGE_LIMIT)
+
+    assert pauses[-1] > 2
 
 
 async def test_message_of_many_values_is_delayed(pauses: list[float]) -> None:
