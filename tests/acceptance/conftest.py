@@ -131,7 +131,7 @@ def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
         yield make
 
     for log in tmp_path.glob("*/data/logs/torana.log"):
-        print(log.read_text(errors="replace")[-_SHOWN:])  # pytest shows it if the test has failed
+        print(log.read_text(errors="replace")[-_SHOWN:])  # noqa: T201 - pytest shows it if the test has failed
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -17,7 +17,10 @@ from torana.api.negotiation import EVENTS
 from torana.api.problems import MEDIA_TYPE, TABLE, body_of
 from torana.api.schemas.base import CLEAN, RequestBody, Wire
 from torana.api.schemas.contract import ProblemBody
+from torana.api.schemas.descriptions import describe_fields
 from torana.api.schemas.turns import TurnBody
+
+_Body = TypeVar("_Body", bound=Wire)
 
 _SCHEMA = "#/components/schemas/{model}"
 _EXAMPLE_ID = "4e2f1c1e-8f0a-4c62-9a3b-6d1f0f3c2b71"
@@ -264,7 +267,7 @@ def _reference(model: type[Wire]) -> dict[str, str]:
     return {"$ref": _SCHEMA.format(model=model.__name__)}
 
 
-def _subclasses(model: type[RequestBody]) -> list[type[RequestBody]]:
+def _subclasses(model: type[_Body]) -> list[type[_Body]]:
     return [found for one in model.__subclasses__() for found in (one, *_subclasses(one))]
 
 
@@ -276,10 +279,7 @@ def _complete(components: dict[str, Any]) -> None:
     for model in requests:
         ours["$defs"][model.__name__]["additionalProperties"] = {"pattern": CLEAN}
     components["schemas"] |= ours["$defs"]
-    for schema in components["schemas"].values():
-        for field in schema.get("properties", {}).values():
-            if "description" in field:
-                field["description"] = " ".join(field["description"].split())
+    describe_fields(components["schemas"], _subclasses(Wire))
     for name, example in json.loads(
         files("torana.api.schemas").joinpath("examples.json").read_text("utf-8")
     ).items():

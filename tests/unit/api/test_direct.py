@@ -84,6 +84,17 @@ async def nothing(*_: Any) -> Any:
     """Receive or send nothing."""
 
 
+def test_framework_loads_without_parsing_source() -> None:
+    """Early versions of Python 3.11 and 3.12 fail if two threads parse: a calculation, and the load."""
+    program = (
+        "import ast; del ast.parse\n"
+        "from torana.api.serving.framework import load_application\n"
+        "load_application(guarded=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 async def test_concurrent_requests_load_the_application_once() -> None:
     may_end, loads, answered = threading.Event(), list[str](), list[str]()
     loop, loading = asyncio.get_running_loop(), asyncio.Event()

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import gc
 import re
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
 
@@ -127,6 +131,27 @@ def test_remainders_and_quotients_equal_pythons(left: int, right: int) -> None:
 def test_any_text_gives_an_answer_or_a_reason(expression: str) -> None:
     with suppress(ToolError):
         assert re.search("[=≈]", calculate(expression))
+
+
+def test_threads_calculate_at_the_same_time() -> None:
+    """Early versions of Python 3.11 and 3.12 fail if another thread parses during a garbage collection."""
+
+    def let_other_threads_run(*_: object) -> None:
+        time.sleep(0)
+
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    sums = ["+".join(["(1*2)"] * 60), "3*4"] * 500
+    expected = [calculate(expression) for expression in sums]
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(100, 5, 5)
+    gc.callbacks.append(let_other_threads_run)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(calculate, sums)) == expected
+    finally:
+        gc.callbacks.remove(let_other_threads_run)
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
 
 
 def test_calculate_is_idempotent() -> None:

@@ -68,7 +68,6 @@ class Wire(BaseModel):
         populate_by_name=True,
         from_attributes=True,
         serialize_by_alias=True,
-        use_attribute_docstrings=True,
     )
 
     @classmethod

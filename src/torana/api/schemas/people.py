@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from decimal import Decimal
 from typing import Annotated, Any, Self
@@ -16,10 +17,16 @@ from torana.store.rows.tokens import Token, TokenStatus
 
 _LONGEST_LIFE = int(LONGEST_LIFE.total_seconds())
 _LONGEST_OVERLAP = int(LONGEST_OVERLAP.total_seconds())
-#: The scopes of a token, sorted.
-Scopes = Annotated[list[Scope], BeforeValidator(sorted)]
 #: Larger numbers are reduced to this one, which is above every limit.
 _LARGEST = 10**12
+
+
+def _sort(scopes: Iterable[Any]) -> list[Any]:
+    return sorted(scopes)
+
+
+#: The scopes of a token, sorted. Pydantic would parse the signature of a built-in function as source.
+Scopes = Annotated[list[Scope], BeforeValidator(_sort)]
 
 
 def whole_number(value: object) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Callable, Sequence
 from decimal import (
     ROUND_CEILING,
@@ -33,6 +34,8 @@ PRECISION = 100
 SHOWN = 15
 #: Results above ten to this power, and below its inverse, are refused.
 EXPONENT_LIMIT = 1000
+#: Held while Python parses: early versions of 3.11 and 3.12 fail if two threads do (python/cpython#106905).
+_PARSING = threading.Lock()
 #: The number of an expression's characters that an error repeats.
 EXCERPT = 80
 
@@ -150,7 +153,7 @@ def _evaluate(source: str, numbers: dict[str, Decimal], shown: str) -> Decimal:
     excerpt = shown if len(shown) <= EXCERPT else shown[:EXCERPT] + "…"
     evaluator: Any = SimpleEval(operators=_OPERATORS, functions=_FUNCTIONS, names=numbers)
     try:
-        return _finite(evaluator.eval(source))
+        return _finite(evaluator.eval(source, _parse(source)))
     except ZeroDivisionError:
         raise ToolError(f"“{excerpt}” divides by zero.") from None
     except Overflow:
@@ -166,6 +169,12 @@ def _evaluate(source: str, numbers: dict[str, Decimal], shown: str) -> Decimal:
             f"“{excerpt}” is not a complete expression. Check operators and parentheses; write decimals with a "
             "point, and numbers inside a function without commas."
         ) from None
+
+
+def _parse(source: str) -> ast.expr:
+    """Return the syntax tree."""
+    with _PARSING:
+        return ast.parse(source, mode="eval").body
 
 
 def _finite(value: object) -> Decimal:
