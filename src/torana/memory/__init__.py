@@ -6,15 +6,16 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from torana.aio import run_uncancellable
+from torana.aio import complete, run_uncancellable
 from torana.characters import normalize
-from torana.errors import MemoryFull, MemorySuperseded, ModelFailed, NotFound
+from torana.errors import MemoryFull, MemorySuperseded, ModelFailed, NotFound, StoreUnavailable
 from torana.memory.bm25 import Recalled, rank
 from torana.memory.vectors import Embedder, fuse_rankings, nearest, pack
 from torana.messages import new_id, owner_of, utc_now
@@ -25,6 +26,7 @@ from torana.store.engine.tokenizer import words
 from torana.store.rows import memories
 from torana.store.rows.audit import Act, with_record
 from torana.store.rows.memories import Remembered
+from torana.store.rows.reports import memory_index
 from torana.workers.fair_slots import FairSlots
 
 __all__ = [
@@ -85,6 +87,11 @@ class Memory:
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(
         default_factory=WeakValueDictionary[str, asyncio.Lock], init=False
     )
+    #: The numbers of deletions, and of those whose words are removed from the index.
+    _deletions: int = field(default=0, init=False)
+    _scrubbed: int = field(default=0, init=False)
+    _scrubbing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _scrubs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
     #: One long comparison at a time, because a computing thread delays the event loop. Users take turns.
     _long: FairSlots = field(default_factory=lambda: FairSlots(total=1, per_user=1), init=False)
 
@@ -234,7 +241,7 @@ class Memory:
         # One search per user at a time, also after a cancellation: a search of long memories occupies a thread
         # for seconds, and other users need the threads.
         async with self._one_at_a_time(user):
-            candidates, total = await self.database.run(work)
+            candidates, total = await self.database.search(work)
             if not candidates:
                 return []
             found = await run_uncancellable(partial(rank, wanted, candidates, total=total))
@@ -287,6 +294,19 @@ class Memory:
         ids = [item.id for item in found]
         work = partial(memories.delete, owner=owner_of(user), ids=ids)
         await self.database.run(with_record(work, act, "memory.forget", user, memories=ids))
+        self._deletions += 1
+        await complete(self._scrub(self._deletions), self._scrubs)
+
+    async def _scrub(self, deletion: int) -> None:
+        """Remove deleted words from the index, in steps between other transactions, once for all callers."""
+        async with self._scrubbing:
+            if self._scrubbed >= deletion:
+                return
+            latest, begin = self._deletions, True
+            with suppress(StoreUnavailable):  # the next deletion removes the words
+                while await self.database.run(partial(memory_index.scrub, begin=begin)):
+                    begin = False
+                self._scrubbed = latest
 
 
 def _find_others(new: Remembered, live: Sequence[Remembered]) -> frozenset[str]:

@@ -88,7 +88,7 @@ class MessageSearch:
             before=before,
             limit=limit + 1,
         )
-        rows = await self._database.run(work)
+        rows = await self._database.search(work)
         page = cut(rows, limit, lambda row: int(row["words_row"]), NUMBER_KEY)
         # The search waits for its thread even if it is cancelled, so that the caller's limit on concurrent
         # searches holds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import tracemalloc
 from collections import Counter
@@ -310,6 +311,27 @@ async def test_forgotten_memory_leaves_no_word_in_the_index(
     assert b"tea" in index
 
 
+async def test_removal_of_forgotten_words_lets_other_transactions_in(
+    memory: Memory, database: Database
+) -> None:
+    """Removing them from a large index at once would hold up the messages of all users."""
+    letters = random.Random(1)
+    for number in range(300):
+        text = "".join(chr(letters.randint(0x4E00, 0x9000)) for _ in range(TEXT_LIMIT))
+        await memory.remember(f"user {number % 7}", text, subject=f"{number}", turn_id=None)
+    old = await memory.list_memories("user 1")
+    meanwhile = 0
+
+    forgets = [asyncio.create_task(memory.forget_one("user 1", item.id)) for item in old]
+    while not all(forget.done() for forget in forgets):
+        await database.run(lambda _: None)
+        meanwhile += 1
+
+    assert meanwhile > 10
+    index = await index_of(database)
+    assert not [item.id for item in old if item.text[:2].encode() in index]
+
+
 async def test_clearing_the_index_affects_one_owner_only(
     memory: Memory, remember: Keep, database: Database
 ) -> None:
@@ -421,15 +443,15 @@ async def test_searches_of_a_user_run_one_at_a_time(
     await remember("tea with milk")
     asked: list[int] = []
     begun, release = asyncio.Event(), asyncio.Event()
-    run = database.run
+    search = database.search
 
     async def counted(work: Callable[[sa.Connection], object]) -> object:
         asked.append(len(asked))
         begun.set()
         await release.wait()
-        return await run(work)
+        return await search(work)
 
-    monkeypatch.setattr(database, "run", counted)
+    monkeypatch.setattr(database, "search", counted)
     searches = [asyncio.create_task(recall_texts(memory, "tea")) for _ in range(3)]
     await begun.wait()
     await asyncio.sleep(0)

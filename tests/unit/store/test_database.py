@@ -19,6 +19,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
+from tests.waiting import PATIENCE
 
 from torana.errors import StoreUnavailable
 from torana.store.engine import database as database_module
@@ -113,6 +114,33 @@ async def test_at_most_64_calls_share_a_commit(notes: Database, path: Path) -> N
     await queue.add(lambda _: len(seen_from_outside(path)))
 
     assert (await queue.outcomes())[-1] == 64
+
+
+async def test_transactions_do_not_wait_for_a_search(notes: Database) -> None:
+    await notes.run(partial(write, text="before"))
+    begun, ends = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def search(connection: Connection) -> list[str]:
+        found = read(connection)
+        loop.call_soon_threadsafe(begun.set)
+        ends.wait(PATIENCE)
+        return found + read(connection)
+
+    searching = asyncio.create_task(notes.search(search))
+    await begun.wait()
+    await notes.run(partial(write, text="meanwhile"))
+    ends.set()
+
+    assert await searching == ["before", "before"]
+    assert await notes.search(read) == ["before", "meanwhile"]
+
+
+async def test_search_cannot_write(notes: Database) -> None:
+    with pytest.raises(StoreUnavailable):
+        await notes.search(partial(write, text="one"))
+
+    assert await notes.run(read) == []
 
 
 async def test_failing_transaction_rolls_back_only_itself(notes: Database, path: Path) -> None:
@@ -228,10 +256,13 @@ async def test_unopenable_file_is_unavailable(tmp_path: Path, name: str) -> None
     (tmp_path / "garbage").write_bytes(b"this is no database" * 1000)
     database = SqliteDatabase(path=tmp_path / name)
 
-    with pytest.raises(StoreUnavailable):
-        await database.run(read)
+    for attempt in (database.run, database.search):
+        with pytest.raises(StoreUnavailable):
+            await attempt(read)
 
     database.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await database.search(read)
 
 
 def test_file_that_is_no_database_is_closed(tmp_path: Path) -> None:

@@ -182,6 +182,10 @@ class Database(ABC):
         """
         return await self._wait_for(work, reads=True)
 
+    #: ``read`` for work that may take seconds. On SQLite other transactions do not wait for it, and it sees the
+    #: transactions that were committed before it began.
+    search = read
+
     async def persist(
         self,
         work: Callable[[Connection], T],
@@ -277,7 +281,7 @@ class Database(ABC):
         reads: bool = False,
     ) -> Any:
         if self._closed:
-            raise StoreUnavailable("The database is closed: the gateway has stopped. Nothing was accepted.")
+            raise database_closed()
         loop = asyncio.get_running_loop()
         job = QueuedJob[Any](work, loop, loop.create_future(), behind, reads)
         self._jobs.put(job)
@@ -372,6 +376,11 @@ def run_jobs(
             return error
 
     return [attempt(job.work) for job in batch]
+
+
+def database_closed() -> StoreUnavailable:
+    """Return the error for work after the end of the gateway."""
+    return StoreUnavailable("The database is closed: the gateway has stopped. Nothing was accepted.")
 
 
 def do_nothing(_connection: Connection) -> None:

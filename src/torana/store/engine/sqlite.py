@@ -1,15 +1,18 @@
-"""SQLite in one thread, with group commit.
+"""SQLite in one thread, with group commit, and searches beside it.
 
-Nothing in this process waits for SQLite's locks, because one thread owns the only connection.
+Nothing in this process waits for SQLite's locks: one thread owns the only connection that writes, and others
+only read.
 
 Deleted data is overwritten (``secure_delete``); ``SqliteDatabase.rewrite`` describes the exceptions.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,10 +23,14 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.pool import PoolProxiedConnection
 
+from torana.aio import wait_uncancellable
 from torana.errors import StoreUnavailable
-from torana.store.engine.database import Database, QueuedJob, do_nothing, run_jobs
+from torana.store.engine.database import Database, QueuedJob, database_closed, do_nothing, run_jobs
 
 T = TypeVar("T")
+
+#: Maximum number of concurrent searches.
+_SEARCHES = 4
 
 PRAGMAS = (
     "journal_mode=WAL",
@@ -50,7 +57,7 @@ def only_transaction(engine: Engine) -> Generator[Connection]:
         engine.dispose()
 
 
-def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -> Engine:
+def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True, connections: int = 1) -> Engine:
     """Return an engine for a database file.
 
     Writers use BEGIN IMMEDIATE: SQLite refuses at once, despite the busy timeout, to upgrade a read transaction
@@ -73,7 +80,7 @@ def sqlite_engine(path: Path, *, read_only: bool = False, create: bool = True) -
             raise
         return connection
 
-    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.QueuePool, pool_size=1)
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.QueuePool, pool_size=connections)
 
     def do_begin(connection: PoolProxiedConnection) -> None:
         cursor = connection.cursor()
@@ -111,12 +118,36 @@ def _execute(driver: sqlite3.Connection, statement: str) -> None:
 
 
 class SqliteDatabase(Database):
-    """The only connection to a SQLite file, in its own thread; ``monotonic`` returns seconds."""
+    """The connection that writes to a SQLite file, in its own thread, and connections that search in it.
+
+    ``monotonic`` returns seconds.
+    """
 
     def __init__(self, *, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(monotonic=monotonic)
         self._engine = sqlite_engine(path, create=False)
+        self._readers = sqlite_engine(path, read_only=True, connections=_SEARCHES)
+        self._searches = ThreadPoolExecutor(_SEARCHES, thread_name_prefix="torana-search")
         self._thread.start()
+
+    async def search(self, work: Callable[[Connection], T]) -> T:
+        """Execute ``work`` on a connection that only reads. See ``Database.search``.
+
+        A cancellation waits for its end, so that limits on concurrent searches hold.
+        """
+        if self._closed:
+            raise database_closed()
+        loop = asyncio.get_running_loop()
+        return await wait_uncancellable(loop.run_in_executor(self._searches, self._search, work))
+
+    def _search(self, work: Callable[[Connection], T]) -> T:
+        try:
+            with self._readers.begin() as connection:
+                return work(connection)
+        except DBAPIError as error:
+            if not self._is_broken(error):
+                raise
+            raise StoreUnavailable(headers={"Retry-After": "5"}) from error.orig
 
     async def rewrite(self) -> None:
         """Rewrite the whole file (VACUUM), without remains of deleted data.
@@ -164,6 +195,8 @@ class SqliteDatabase(Database):
         connection.exec_driver_sql(f"PRAGMA user_version = {(int(version) + 1) % 1_000_000}")
 
     def _dispose(self) -> None:
+        self._searches.shutdown()
+        self._readers.dispose()
         self._engine.dispose()
 
     def _is_broken(self, error: DBAPIError) -> bool:

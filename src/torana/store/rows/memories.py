@@ -183,14 +183,13 @@ def embed(connection: Connection, owner: str, vectors: Mapping[str, bytes], *, b
 
 
 def delete(connection: Connection, owner: str, ids: Sequence[str]) -> None:
-    """Delete memories with their history and their indexed words, without remains in the index."""
+    """Delete memories with their history. ``memory_index.scrub`` removes the remains of their indexed words."""
     connection.execute(
         sa.delete(memories).where(
             memories.c.owner == owner, memories.c.id.in_(ids) | memories.c.superseded_by.in_(ids)
         )
     )
     memory_index.drop(connection, owner, ids)
-    memory_index.scrub(connection)
 
 
 _LATEST_FIRST = (memories.c.superseded_at.desc(), memories.c.created_at.desc(), memories.c.id.desc())

@@ -17,6 +17,10 @@ from torana.store.engine.tables import memory_words
 from torana.store.engine.text_index import matches
 from torana.store.engine.tokenizer import words
 
+#: Maximum number of index pages that one call of ``scrub`` rewrites.
+_PAGES = 100
+_CHANGES = "SELECT total_changes()"
+
 #: Maximum indexed words of a memory. Only a text of ligatures, which expand to several words, has more.
 WORDS_LIMIT = 2_500
 
@@ -37,7 +41,7 @@ def holding(owner: str, terms: Sequence[str]) -> sa.Select[Any, Any]:
 
 
 def drop(connection: Connection, owner: str, ids: Sequence[str]) -> None:
-    """Remove memories from the index. Their words stay in the file until ``scrub``."""
+    """Remove memories from the index. Their words stay in the file until the end of ``scrub``."""
     for memory_id in ids:
         _delete(connection, {"owner": _token(owner), "memory": memory_id})
 
@@ -45,17 +49,24 @@ def drop(connection: Connection, owner: str, ids: Sequence[str]) -> None:
 def clear(connection: Connection, owner: str) -> None:
     """Delete an owner's memories from the index, without remains."""
     _delete(connection, {"owner": _token(owner)})
-    scrub(connection)
-
-
-def scrub(connection: Connection) -> None:
-    """Rewrite the index without deleted words, which FTS5 otherwise keeps until it merges its segments.
-
-    The time grows with the index: 8 ms for 10,000 memories, 0.8 s for a million. In PostgreSQL this is done by
-    ``Database.rewrite``.
-    """
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("INSERT INTO memory_words (memory_words) VALUES ('optimize')")
+
+
+def scrub(connection: Connection, *, begin: bool) -> bool:
+    """Rewrite a part of the index without deleted words; return whether there is more to rewrite.
+
+    FTS5 otherwise keeps them until it merges its segments. ``begin`` is true for the first of the calls that
+    rewrite the index. A call takes about 10 ms, and all of them 0.4 s for an index of 40 MB
+    (https://www.sqlite.org/fts5.html#the_merge_command). In PostgreSQL this is done by ``Database.rewrite``.
+    """
+    if connection.dialect.name != "sqlite":
+        return False
+    merge = "INSERT INTO memory_words (memory_words, rank) VALUES ('merge', ?)"
+    before = connection.exec_driver_sql(_CHANGES).scalar_one()
+    connection.exec_driver_sql(merge, (-_PAGES if begin else _PAGES,))
+    # A merge that finds nothing to do counts as one change at most.
+    return connection.exec_driver_sql(_CHANGES).scalar_one() - before > 1
 
 
 def _delete(connection: Connection, equal: Mapping[str, str]) -> None:

@@ -100,7 +100,7 @@ def drop(connection: Connection, which: sa.ColumnElement[bool]) -> None:
 
 
 def scrub(connection: Connection) -> None:
-    """Rewrite the index without deleted words, as ``memory_index.scrub`` does."""
+    """Rewrite the index without deleted words. In PostgreSQL this is done by ``Database.rewrite``."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("INSERT INTO message_words (message_words) VALUES ('optimize')")
 
