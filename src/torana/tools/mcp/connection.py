@@ -50,6 +50,8 @@ _PAGES, _READ = 20, 1_000
 _LIMIT = 200_000
 #: Maximum number of blocks of a result. Validating an invalid one takes 20 µs.
 _BLOCKS = 1_000
+#: Fields of a block with lists, each invalid entry of which would add several errors to the one of the result.
+_UNREAD = frozenset({"annotations", "icons"})
 #: Maximum length of a server's text in an error message.
 _ERROR_LIMIT = 500
 
@@ -57,12 +59,21 @@ _log = logging.getLogger(__name__)
 
 
 class _Result(CallToolResult):
-    """A result of which only the first blocks are validated."""
+    """A result of which only the first blocks are validated, without lists that nothing reads."""
 
     @field_validator("content", mode="before")
     @classmethod
     def _cut(cls, content: object) -> object:
-        return cast("list[object]", content)[:_BLOCKS] if isinstance(content, list) else content
+        if not isinstance(content, list):
+            return content
+        return [_without_lists(block) for block in cast("list[object]", content)[:_BLOCKS]]
+
+
+def _without_lists(block: object) -> object:
+    if not isinstance(block, dict):
+        return block
+    fields = cast("dict[str, object]", block)
+    return {name: value for name, value in fields.items() if name not in _UNREAD}
 
 
 class ConnectionState:
@@ -133,18 +144,19 @@ class Connection:
         name = self._server.name
         if task.cancelled():
             raise ToolError(f"The connection to the MCP server {name} ended during the call. {_UNKNOWN}")
-        try:
-            result = task.result()
-        except MCPError as error:
+        # Not raised here: its traceback would refer to this task, and keep a long error for a minute.
+        error = task.exception()
+        if isinstance(error, MCPError):
             self.state.check_needed.set()
             message = without_hidden(self._server.mask(error.error.message, limit=_ERROR_LIMIT))
-            raise ToolError(f"The MCP server {name} refused the call: {message}. {_UNKNOWN}") from error
-        except ValidationError as error:
-            raise ToolError(f"The MCP server {name} returned an invalid result. {_UNKNOWN}") from error
-        except Exception as error:
+            raise ToolError(f"The MCP server {name} refused the call: {message}. {_UNKNOWN}")
+        if isinstance(error, ValidationError):
+            raise ToolError(f"The MCP server {name} returned an invalid result. {_UNKNOWN}")
+        if error is not None:
             self.state.check_needed.set()
             _log.warning("mcp_call_failed", extra={"server": name}, exc_info=error)
-            raise ToolError(f"The call of the MCP server {name} failed. {_UNKNOWN}") from error
+            raise ToolError(f"The call of the MCP server {name} failed. {_UNKNOWN}")
+        result = task.result()
         text = _text_of(result)
         if result.is_error:
             text = self._server.mask(text, limit=_LIMIT)
