@@ -21,7 +21,7 @@ _DECLARED = re.compile(r"^export (?=(?:async function\*?|function\*?|class|const
 _LISTED = re.compile(r"\bexport\s*\{([^}]*)\};?")
 _DEFAULT = re.compile(r"\bexport default ")
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
-_OPERATOR = re.compile(r" (=>|={1,3}|!==|&&|\|\||<=|>=|\?\?) ")
+_OPERATOR = re.compile(r" (=>|={1,3}|!==|&&|\|\||<=|>=|\?\?|[?:+*/]) ")
 _BLANK = re.compile(r"^\s+", re.MULTILINE)
 #: A string literal, which is kept, or a space that is removed: after a comma, inside braces, or before a
 #: parenthesis or a block.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import expect
 from tests.acceptance.console.conftest import OPERATOR, PHONE, Models, Visit, client, new_token
 
@@ -109,6 +110,61 @@ def test_approval_is_decided_once_from_two_browsers(serve: Serve, visit: Visits,
     expect(card.get_by_role("button", name="Allow")).to_have_count(0)
     expect(card).to_contain_text("approved")
     expect(other).to_have_count(0)
+
+
+#: Returns whether the buttons of the approvals take clicks.
+CLICKABLE = """[...document.querySelectorAll(".approval .action button")]
+  .map((button) => getComputedStyle(button).pointerEvents)"""
+#: ``window.changed`` resolves to ``CLICKABLE`` at the moment at which the number of approvals changes.
+WATCH = f"""() => {{
+  const count = () => document.querySelectorAll(".approval.is-open").length;
+  const before = count();
+  window.changed = new Promise((resolve) => {{
+    const look = () => count() === before || resolve({CLICKABLE});
+    new MutationObserver(look).observe(document.body, {{ attributes: true, childList: true, subtree: true }});
+  }});
+}}"""
+
+
+def asks_twice(request: ChatRequest) -> Answer:
+    """Call the calculator twice at once, and answer with the results."""
+    calls = [Call("calculate", {"expression": f"{number} * 7"}) for number in (1, 2)]
+    return " ".join(request.results) or calls
+
+
+@pytest.mark.parametrize("view", ["conversation", "approvals"])
+def test_second_click_of_a_double_click_does_not_approve_the_next_call(
+    serve: Serve, visit: Visits, model: Models, view: str
+) -> None:
+    """The card of the next call moves to the place of the card that was decided."""
+    visited = visit(serve(model(asks_twice), **ASKS).url, token=OPERATOR)
+    visited.send("two products?")
+    expect(visited.turn().locator(".approval")).to_have_count(2)
+    if view == "approvals":
+        visited.open_view(view)
+        expect(visited.page.locator(".cards .approval")).to_have_count(2)
+    allow = visited.page.locator(".approval").first.get_by_role("button", name="Allow")
+    visited.page.evaluate(WATCH)
+
+    allow.click()
+
+    assert visited.page.evaluate("window.changed") == ["none", "none"]
+
+
+def test_clicks_in_a_row_do_not_approve_a_call_that_appears(serve: Serve, visit: Visits, model: Models) -> None:
+    """Another site can ask for many clicks, and then show the console in its place."""
+    visited = visit(serve(model(calculates), **ASKS).url, token=OPERATOR)
+    visited.page.evaluate(WATCH)
+    visited.send("what is 6 * 7?")
+    assert visited.page.evaluate("window.changed") == ["none", "none"]
+    allow = visited.turn().locator(".approval").get_by_role("button", name="Allow")
+    expect(allow).to_have_css("pointer-events", "auto")
+
+    visited.page.evaluate("document.body.dispatchEvent(new PointerEvent('pointerdown', { bubbles: true }))")
+
+    assert visited.page.evaluate(CLICKABLE) == ["none", "none"]
+    allow.click()
+    expect(visited.turn()).to_contain_text("6 * 7 = 42")
 
 
 def test_arguments_of_an_approval_can_be_edited(serve: Serve, visit: Visits, model: Models) -> None:

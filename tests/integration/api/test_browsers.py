@@ -49,6 +49,30 @@ async def test_foreign_page_cannot_post_to_open_gateway(
     assert await stored(app) == 0
 
 
+@pytest.mark.parametrize(
+    ("site", "token", "opens"),
+    [
+        ("none", None, True),
+        ("same-origin", None, True),
+        ("same-site", None, False),  # another port of this machine
+        ("cross-site", None, False),
+        ("cross-site", TOKEN, True),  # the console asks for the token
+    ],
+)
+async def test_other_site_opens_console_of_open_gateway_only_with_a_click(
+    start: Start, site: str, token: str | None, opens: bool
+):
+    _, client = await start(**({"gateway_token": token} if token else {}))
+    headers = {"Accept": "text/html", "Sec-Fetch-Site": site}
+    navigation = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+    page = await client.get("/", headers=headers | navigation)
+
+    assert ("<script" in page.text) is opens
+    assert ('<a href="./">Open the console</a>' in page.text) is not opens
+    assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
+
+
 async def test_health_ignores_host_and_origin(start: Start):
     _, client = await start()
     foreign = {"Host": "evil.example", "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}

@@ -28,6 +28,13 @@ router = APIRouter(include_in_schema=False, route_class=NamedRoute)
 
 @router.get("/")
 async def console(request: Request) -> Response:
+    """Return the console, or a page with a link to it if another site opens it on a gateway without a token.
+
+    Otherwise that site could choose the view, and time the clicks of a person who does not expect the console.
+    """
+    is_foreign = request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+    if is_foreign and not request.app.state.guarded:
+        return HTMLResponse(_make_once(request.app, _entrance_page), headers=_HEADERS)
     return await console_response(request, status=200, headers={})
 
 
@@ -44,6 +51,10 @@ async def docs(request: Request) -> Response:
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
     return Response(_make_once(request.app, _openapi_bytes), media_type="application/json")
+
+
+def _entrance_page(_app: FastAPI) -> bytes:
+    return _templates().get_template("entrance.html").render().encode()
 
 
 def _docs_page(app: FastAPI) -> bytes:

@@ -1,4 +1,4 @@
-import { html, useState } from "../base/view.js";
+import { html, useLayoutEffect, useRef, useState } from "../base/view.js";
 import { segment } from "../base/api.js";
 import { t } from "../base/i18n.js";
 import { fullTime, time } from "../base/format.js";
@@ -39,6 +39,23 @@ export function ApprovalCard({ approval, decide, mayDecide }) {
     ${!isOpen && approval.decidedBy && approval.decidedBy !== "time" && html`<p class="hint">${t("approval.decided", { time: time(approval.decidedAt), by: approval.decidedBy })}</p>`}
     ${approval.reason && html`<p class="hint">${approval.reason}</p>`}
   </section>`;
+}
+
+/**
+ * Return the ref of an element with cards. It takes clicks when the cards have not changed for a second, and nothing
+ * outside of it was clicked: a button may have moved, or appeared, where a person is clicking.
+ */
+export function useStillCards(approvals) {
+  const element = useRef(null);
+  const cards = approvals.map(({ id }) => id).join();
+  useLayoutEffect(() => {
+    if (!cards) return;
+    const wait = ({ target }) => element.current.contains(target) || element.current.animate({ pointerEvents: ["none", "none"] }, 1000);
+    wait({});
+    addEventListener("pointerdown", wait);
+    return () => removeEventListener("pointerdown", wait);
+  }, [cards]);
+  return element;
 }
 
 /** Send a decision. The arguments stay text, because JavaScript rounds large numbers. */

@@ -8,7 +8,7 @@ import { Action, ProblemNote, State } from "../parts/controls.js";
 import { copyText } from "../parts/copy.js";
 import { Markdown } from "../parts/markdown.js";
 import { isOpen } from "./conversation.js";
-import { ApprovalCard } from "./approval_card.js";
+import { ApprovalCard, useStillCards } from "./approval_card.js";
 
 /** A turn, which is drawn again only if it changed: an answer that grows changes many times a second. */
 export function Turn(parts) {
@@ -24,7 +24,7 @@ function TurnView({ turn, conversation, onFork, onEdit, isMarked }) {
       <p class="message-text" dir="auto">${turn.text}</p>
       ${turn.files.length > 0 && html`<ul class="file-chips">${turn.files.map((file) => html`<li>${file.name} <span class="hint">${bytes(file.size)}</span></li>`)}</ul>`}
     </div>
-    <div class="message agent">
+    <div class="message agent" ref=${useStillCards(turn.approvals)}>
       <${ToolCalls} turn=${turn} />
       ${turn.reply && !turn.mergedInto && html`<${Markdown} text=${turn.reply} isComplete=${!isOpen(turn)} />`}
       ${turn.approvals.map((approval) => html`<${ApprovalCard} key=${approval.id} approval=${approval} mayDecide=${can("message")}
