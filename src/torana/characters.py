@@ -14,8 +14,6 @@ from typing import Literal
 #: Control characters, without tabs, line feeds and carriage returns.
 CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 LINE_SEPARATORS = "\u2028\u2029"
-#: In a text to deliver: the text after it begins a new message of the platform.
-PAGE_BREAK = "\x0c"
 #: Characters that change the direction of the text.
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 ZERO_WIDTH = "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"

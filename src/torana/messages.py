@@ -11,6 +11,8 @@ from uuid_utils import uuid7
 
 #: The owner of data that no bound token created: the gateway itself.
 GATEWAY_OWNER = "gateway"
+#: The model name of turns that the gateway answers itself: control words, yes and no, and reminders.
+GATEWAY_MODEL = "torana"
 #: Selects the rows of all owners, for a principal with the scope ``admin``.
 EVERYONE = "*"
 

@@ -23,9 +23,6 @@ from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 
-#: Maximum length of a gateway's log below a failed test.
-_SHOWN = 8000
-
 
 def free_port() -> int:
     """Return a free port."""
@@ -131,7 +128,9 @@ def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
         yield make
 
     for log in tmp_path.glob("*/data/logs/torana.log"):
-        print(log.read_text(errors="replace")[-_SHOWN:])  # noqa: T201 - pytest shows it if the test has failed
+        for line in log.read_text(errors="replace").splitlines():
+            if '"level": "info"' not in line:
+                print(line)  # noqa: T201 - pytest shows it if the test has failed
 
 
 @pytest.fixture

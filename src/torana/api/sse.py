@@ -35,11 +35,13 @@ class StreamClient:
     """The client of an event stream, with the id of its request.
 
     ``slot`` returns a slot for a long response. The stream holds it while it sends a long event. ``is_valid``
-    returns whether the token of the request is still valid.
+    returns whether the token of the request is still valid. ``has_posted`` is true if the stream is the
+    response to the message.
     """
 
     principal: Principal
     request_id: str
+    has_posted: bool
     slot: Callable[[], AbstractAsyncContextManager[None]]
     is_valid: Callable[[], Awaitable[bool]]
 
@@ -50,6 +52,7 @@ class StreamClient:
         return cls(
             principal=principal,
             request_id=request.state.request_id,
+            has_posted=request.method == "POST",
             slot=partial(response_slot, request),
             is_valid=partial(services_of(request).people.tokens.is_active, principal),
         )
@@ -85,7 +88,9 @@ class EventStream(StreamingResponse):
         self._request_id = client.request_id
         self._keep_alive = keep_alive
         self._cancel_on_disconnect = cancel_on_disconnect
-        self._to_sender = client.principal.may_have_sent(turn)
+        # Several clients may read with the token of a program for many users, such as the operator's console.
+        is_own = client.has_posted or client.principal.user is not None or turn.user is None
+        self._to_sender = is_own and client.principal.may_have_sent(turn)
         self._over = False
         self._frames = self._play(after)
         super().__init__(

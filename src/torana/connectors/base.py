@@ -105,6 +105,10 @@ class Attachment:
     fetch: Callable[[int], Awaitable[bytes]] | None = None
 
 
+#: The id of a message that is not in the chat.
+ELSEWHERE = "elsewhere"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingMessage:
     """A message as the platform delivered it.
@@ -114,7 +118,8 @@ class IncomingMessage:
     ``replies_to_us`` asks the platform whether a message that is not known to be addressed replies to the
     account; it is called only for permitted senders and rooms. ``text`` contains no leading mention.
     ``said_at`` is the platform's time (aware), or None: a message may come late. ``in_reply_to`` is the id of
-    the message that the sender chose to reply to, or None.
+    the message that the sender chose to reply to, or None; ``ELSEWHERE`` if it is a message of another chat, or
+    if the sender forwarded it.
     """
 
     id: str

@@ -331,7 +331,7 @@ def find_unanswered(connection: Connection, inbound: Inbound, now: datetime) -> 
 
 
 def ask_again(connection: Connection, approval: Approval, at: datetime) -> None:
-    """Send a question again that may never have been shown. Its expiry time does not change."""
+    """Send a question again. Its expiry time does not change."""
     turn = turn_rows.get(connection, approval.owner, approval.turn_id)
     number = turn and deliveries.add_question(
         connection, turn, question_text(approval.tool, approval.arguments), at=at

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -16,7 +15,7 @@ from torana.store.rows import idempotency_keys
 from torana.store.rows import sessions as session_rows
 from torana.store.rows import turns as rows
 from torana.store.rows.approval_questions import question_text
-from torana.store.rows.approvals import Approval, may_be_unsent, open_of, open_to
+from torana.store.rows.approvals import Approval, may_be_unsent, open_of, were_shown_to
 from torana.store.rows.audit import Act
 from torana.store.rows.turns import NewTurn
 from torana.turns import outcomes
@@ -39,7 +38,11 @@ _ANOTHER_MESSAGE = (
     "Please reply to the question."
 )
 _NOT_SHOWN = "That does not count as an answer, because I cannot confirm that this question was shown to you."
-_ONCE_MORE = (
+_FOLLOWED = (
+    "Another message followed my question, so I cannot know which of them you answer, and your answer does not "
+    "count. I ask again."
+)
+_UNCONFIRMED = (
     "I cannot confirm that my question was shown to you, so that does not count as an answer. I ask again."
 )
 
@@ -123,6 +126,7 @@ def _execute(connection: Connection, word: str, inbound: Inbound, new: NewTurn) 
         case "/new":
             session_rows.start_afresh(connection, inbound.owner, new.channel)
             text = "This is a new conversation. The agent no longer sees the earlier messages."
+            text += " Messages that still run or wait are answered first; /stop cancels them." if live else ""
         case "/help":
             text = _HELP
         case _:
@@ -165,10 +169,13 @@ def _explain_not_counted(connection: Connection, inbound: Inbound, new: NewTurn)
     if inbound.account is None:
         text = f"{_NOT_SHOWN}\n\n{question_text(approval.tool, approval.arguments)}"
         return idempotency_keys.answer_at_once(connection, inbound, new, text), None
-    once_more = may_be_unsent(connection, approval)
-    was_shown = open_to(connection, replace(inbound, in_reply_to=None), now=new.at)
-    reason = _ANOTHER_MESSAGE if was_shown else _TOO_EARLY
-    turn = idempotency_keys.answer_at_once(connection, inbound, new, _ONCE_MORE if once_more else reason)
-    if once_more:
+    if may_be_unsent(connection, approval):
+        reason = _UNCONFIRMED
+    elif not were_shown_to(connection, inbound, now=new.at):
+        reason = _TOO_EARLY
+    else:
+        reason = _FOLLOWED if inbound.in_reply_to is None else _ANOTHER_MESSAGE
+    turn = idempotency_keys.answer_at_once(connection, inbound, new, reason)
+    if reason in (_UNCONFIRMED, _FOLLOWED):
         ask_again(connection, approval, new.at)
     return turn, None

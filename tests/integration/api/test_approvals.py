@@ -11,14 +11,18 @@ import httpx2
 import pytest
 from pydantic_ai.messages import ToolCallPart
 
-from torana.messages import EVERYONE
-from torana.store.rows.approval_questions import call_digest
+from torana.messages import EVERYONE, GATEWAY_OWNER, SCHEDULE_PRINCIPAL, Inbound
+from torana.store.rows.approval_questions import call_digest, question_text
 from torana.testing import ScriptedModel
 
 Start = Callable[..., Awaitable[tuple[Any, httpx2.AsyncClient]]]
 
 OPERATOR = "operators-own-token-1234"
 ASKS = '[{"tool": "calculate", "permission": "ask"}]'
+
+
+def no_more(_connection: object, _turn: object) -> None:
+    """Store nothing else with a reminder."""
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -401,13 +405,58 @@ async def test_yes_of_another_channel_or_user_decides_nothing(start: Start) -> N
     assert (await client.get(f"/{asked['approval']['url']}")).json()["state"] == "open"
 
 
-async def test_yes_after_another_reply_decides_only_the_single_question(start: Start) -> None:
+@pytest.mark.parametrize("word", ["/status", "/new", "/help"])
+async def test_yes_after_a_control_word_repeats_the_question(start: Start, word: str) -> None:
     _, client = await start(ScriptedModel(["Let me see. ", calculate()], "It is 2."), permissions=ASKS)
     await _posted(client, "1+1?")
-    status = (await _posted(client, "/status")).json()
+    await _posted(client, word)
 
-    assert status["reply"] == "Running here: 1. Waiting: 0. Asked: may I run `calculate`?"
+    again = (await _posted(client, "yes")).json()["reply"]
+
+    assert again.startswith("That does not count as an answer")
+    assert "May I run `calculate` with this?" in again
     assert (await _posted(client, "yes")).json()["reply"] == "Let me see. \n\nIt is 2."
+
+
+async def test_yes_after_a_message_that_waits_repeats_the_question(start: Start) -> None:
+    _, client = await start(ScriptedModel([calculate()], "It is 2.", "As you like."), permissions=ASKS)
+    asked = (await _posted(client, "1+1?")).json()
+    await _posted(client, "No thanks, do not do that", Prefer="respond-async")
+
+    again = (await _posted(client, "ok")).json()["reply"]
+
+    assert again.startswith("That does not count as an answer")
+    assert (await client.get(f"/{asked['approval']['url']}")).json()["state"] == "open"
+    assert (await _posted(client, "ok")).json()["reply"] == "It is 2."
+
+
+@pytest.mark.parametrize("imitated", ["1+1", "2+2"])
+async def test_yes_after_a_reminder_decides_no_call_that_no_response_has_shown(
+    start: Start, imitated: str
+) -> None:
+    """The text of a reminder, or of the agent, may imitate a question."""
+    model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "Done.")
+    app, client = await start(model, permissions=ASKS)
+    asked = (await _posted(client, "both?")).json()
+    shown = (await client.get(f"/{asked['approval']['url']}")).json()
+    text = f"Reminder: x\n\n{question_text('calculate', {'expression': imitated})}"
+    reminder = Inbound(
+        owner=GATEWAY_OWNER,
+        principal=f"{SCHEDULE_PRINCIPAL}sch_1",
+        content="A reminder is due: x",
+        channel="desk",
+        user="ana",
+    )
+    await app.turns.store_answered(reminder, text, also=no_more)
+
+    again = (await _posted(client, "yes")).json()["reply"]
+
+    assert again.startswith("That does not count as an answer")
+    assert shown["arguments"]["expression"] in again
+    assert len((await client.get("/v1/approvals")).json()["items"]) == 2
+    await _posted(client, "yes")
+    assert (await client.get(f"/{asked['approval']['url']}")).json()["state"] == "approved"
+    assert len((await client.get("/v1/approvals")).json()["items"]) == 1
 
 
 async def test_question_survives_restart_and_yes_returns_reply(start: Start, model: ScriptedModel) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.standins.discord import DEFAULT, REPLY, THREAD_STARTED, TOKEN, DiscordStandIn
 
 from torana.connectors.base import (
+    ELSEWHERE,
     IncomingMessage,
     OutcomeUnknown,
     PermanentError,
@@ -141,7 +142,7 @@ async def test_forwarded_message_is_received(platform: DiscordStandIn) -> None:
         forwarded = {"message_snapshots": [{"message": snapshot}], "message_reference": reference}
         await platform.create(chat, ana, **forwarded)
         heard = await line.next()
-        assert heard.text == "the original"
+        assert (heard.text, heard.in_reply_to) == ("the original", ELSEWHERE)
         assert [file.kind for file in heard.attachments] == ["file"]
 
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from tests.standins.telegram import DOWNLOAD_LIMIT, ME, NAME, ROOM, TOKEN, Fault, Json, TelegramStandIn, units
 
 from torana.connectors.base import (
+    ELSEWHERE,
     IncomingMessage,
     OutcomeUnknown,
     Part,
@@ -263,6 +264,22 @@ class TestReading:
         assert (heard.addressed, heard.in_reply_to) == (True, str(ours["message_id"]))
         await platform.post(ROOM, {"from": ana, "text": "no", "reply_to_message": theirs})
         assert not (await line.next()).addressed
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"forward_origin": {"type": "hidden_user", "date": 1, "sender_user_name": "Bob"}},
+            {"external_reply": {"origin": {"type": "hidden_user", "date": 1, "sender_user_name": "Bob"}}},
+        ],
+        ids=["forward", "reply in another chat"],
+    )
+    async def test_message_about_another_chat_is_no_answer(
+        self, platform: TelegramStandIn, line: Line, fields: dict[str, Any]
+    ) -> None:
+        ana = platform.person("ana")
+        await platform.post(ana["id"], {"from": ana, "text": "yes", **fields})
+
+        assert (await line.next()).in_reply_to == ELSEWHERE
 
     async def test_topic_created_by_bot_is_no_reply_to_bot(self, platform: TelegramStandIn, line: Line) -> None:
         begin = {"message_id": 50, "date": 1, "chat": {"id": ROOM, "type": "supergroup"}, "from": ME}

@@ -16,6 +16,7 @@ from tests.standins.calling import InOrder
 from tests.standins.whatsapp import NUMBER, TOKEN, WORD, Meta, error
 
 from torana.connectors.base import (
+    ELSEWHERE,
     HookRequest,
     IncomingMessage,
     OutcomeUnknown,
@@ -183,7 +184,12 @@ async def test_pressed_button_becomes_text(platform: Meta, kind: str, content: A
 
 @pytest.mark.parametrize(
     ("context", "in_reply_to"),
-    [({"from": "1", "id": "wamid.1"}, "wamid.1"), ({"forwarded": True}, None), (7, None)],
+    [
+        ({"from": "1", "id": "wamid.1"}, "wamid.1"),
+        ({"forwarded": True}, ELSEWHERE),
+        ({"frequently_forwarded": True}, ELSEWHERE),
+        (7, None),
+    ],
 )
 async def test_quoted_message_is_known(platform: Meta, context: Any, in_reply_to: str | None) -> None:
     async with listening(platform) as line:

@@ -87,7 +87,7 @@ async def always_valid() -> bool:
 
 def client(slot: Any, is_valid: Any = always_valid) -> StreamClient:
     principal = Principal(name="local", scopes=frozenset())
-    return StreamClient(principal=principal, request_id="r", slot=slot, is_valid=is_valid)
+    return StreamClient(principal=principal, request_id="r", has_posted=True, slot=slot, is_valid=is_valid)
 
 
 def stream_of(

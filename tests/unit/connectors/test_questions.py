@@ -12,8 +12,8 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import Attachment, Capabilities, OutcomeUnknown, PermanentError
-from torana.messages import GATEWAY_OWNER, Inbound, utc_now
+from torana.connectors.base import ELSEWHERE, Attachment, Capabilities, OutcomeUnknown, PermanentError
+from torana.messages import GATEWAY_OWNER, SCHEDULE_PRINCIPAL, Inbound, utc_now
 from torana.permissions import Rule, Rules
 from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
@@ -35,6 +35,12 @@ Answer yes or no."""
 
 TOO_EARLY = (
     "You wrote that before my question was shown, so it does not count as an answer. Please answer again."
+)
+
+
+FOLLOWED = (
+    "Another message followed my question, so I cannot know which of them you answer, and your answer does not "
+    "count. I ask again."
 )
 
 
@@ -130,8 +136,40 @@ async def test_message_other_than_answer_waits_for_its_turn(open_gateway: Open) 
     await chat.say("/status")
     assert (await texts(chat, 2))[1] == "Running here: 1. Waiting: 1. Asked: may I run calculate?"
     await chat.say("yes")
+    assert (await texts(chat, 4))[2:] == [FOLLOWED, QUESTION]
+    await chat.say("yes")
 
-    assert (await texts(chat, 5))[2:] == ["I run calculate.", "It is 4.", "Well."]
+    assert (await texts(chat, 7))[4:] == ["I run calculate.", "It is 4.", "Well."]
+
+
+@pytest.mark.parametrize("word", ["/new", "/help", "/status", "No thanks, do not do that"])
+async def test_ok_after_another_message_of_the_sender_does_not_count(open_gateway: Open, word: str) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?")
+    (question,) = await chat.shown(1)
+    await chat.until_taken(await chat.say(word))
+
+    await chat.until_taken(await chat.say("ok"))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    assert (await texts(chat, 4 if word.startswith("/") else 3))[-2:] == [FOLLOWED, QUESTION]
+    await chat.until_taken(await chat.say("ok", in_reply_to=question.id))
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.say("ok")
+    await open_calls(gateway, 0)
+
+
+async def test_forwarded_yes_does_not_count(open_gateway: Open) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?")
+    await chat.shown(1)
+
+    await chat.until_taken(await chat.say("yes", in_reply_to=ELSEWHERE))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    assert (await texts(chat, 2))[1].startswith("You replied to another message")
 
 
 async def test_stop_cancels_waiting_turn(open_gateway: Open) -> None:
@@ -208,6 +246,72 @@ async def test_yes_in_reply_to_another_message_does_not_answer_the_open_question
     assert all(text.startswith("You replied to another message") for text in (await texts(chat, 4))[2:])
     await chat.say("yes", in_reply_to=(await chat.shown(4))[place].id)
     assert (await texts(chat, 5))[4] == "I run calculate."
+
+
+def no_more(_connection: object, _turn: object) -> None:
+    """Store nothing else with a reminder."""
+
+
+async def remind(gateway: Gateway, text: str, *, user: str) -> None:
+    """Deliver a reminder of a user to the chat of the waiting turn."""
+    (turn,) = gateway.turns.live
+    inbound = Inbound(
+        owner=GATEWAY_OWNER,
+        content=f"A reminder is due: {text}",
+        principal=f"{SCHEDULE_PRINCIPAL}sch_1",
+        channel=turn.channel,
+        user=user,
+        account=turn.account,
+        place=turn.place,
+    )
+    await gateway.turns.store_answered(inbound, f"Reminder: {text}", also=no_more)
+
+
+@pytest.mark.parametrize("user", ["chat:ana", "chat:ben"])
+async def test_yes_after_a_reminder_below_the_question_does_not_count(open_gateway: Open, user: str) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?", room="lobby", mention=True)
+    await chat.shown(1, room="lobby")
+    await remind(gateway, "Lunch? Answer yes or no.", user=user)
+    (_, reminder) = await chat.shown(2, room="lobby")
+
+    await chat.until_taken(await chat.say("yes", room="lobby", mention=True, in_reply_to=reminder.id))
+    assert (await texts(chat, 3, room="lobby"))[2].startswith("You replied to another message")
+    await chat.say("yes", room="lobby", mention=True)
+    assert (await texts(chat, 5, room="lobby"))[3:] == [FOLLOWED, QUESTION]
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.say("yes", room="lobby", mention=True)
+    assert (await texts(chat, 7, room="lobby"))[5:] == ["I run calculate.", "It is 4."]
+
+
+async def test_reply_to_the_question_counts_after_a_reminder(open_gateway: Open) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?")
+    (question,) = await chat.shown(1)
+    await remind(gateway, "Lunch? Answer yes or no.", user="chat:ana")
+    await chat.shown(2)
+
+    await chat.say("yes", in_reply_to=question.id)
+
+    assert (await texts(chat, 4))[2:] == ["I run calculate.", "It is 4."]
+
+
+async def test_reply_to_the_text_before_the_question_does_not_count(open_gateway: Open) -> None:
+    chat = chat_of()
+    model = ScriptedModel(["Pizza? Answer yes or no. ```", calculate()], "It is 4.")
+    gateway = await open_gateway(chat, model, rules=ASKS)
+    await chat.say("2+2?")
+    before, question = await chat.shown(2)
+    assert question.text == QUESTION
+
+    await chat.until_taken(await chat.say("yes", in_reply_to=before.id))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.say("yes", in_reply_to=question.id)
+    assert (await texts(chat, 5))[3:] == ["I run calculate.", "It is 4."]
 
 
 async def test_time_limit_of_question_begins_when_it_is_shown(open_gateway: Open) -> None:
@@ -470,7 +574,24 @@ async def test_question_asked_over_http_is_not_answered_in_chat(open_gateway: Op
     (asked,) = (await gateway.turns.approvals.list_open("*", limit=9)).items
     await gateway.turns.approvals.note_streamed(asked.id)  # as the program's event stream does
     await gateway.turns.accept(replace(inbound, content="yes"))
+    assert await open_calls(gateway, 1) == ["c1"]  # the yes in the chat came later
+    await gateway.turns.accept(replace(inbound, content="yes"))
     assert await open_calls(gateway, 0) == []
+
+
+async def test_question_of_a_repeated_request_is_a_new_message(open_gateway: Open) -> None:
+    """An edit of the preview would be above later messages, and notify the user of nothing."""
+    chat = chat_of(edits=True, edit_every=0)
+    first = await open_gateway(chat, ScriptedModel(["Let me see.", asyncio.Event()]), rules=ASKS)
+    await chat.say("2+2?")
+    await texts(chat, 1)
+    await first.hub.stop()
+    await first.turns.stop(grace=0)
+    first.database.close()
+
+    await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+
+    assert await texts(chat, 2) == ["–", QUESTION]
 
 
 async def test_question_and_later_text_are_new_messages_after_the_preview(open_gateway: Open) -> None:

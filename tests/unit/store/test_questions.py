@@ -11,10 +11,9 @@ from html import unescape
 import pytest
 from markdown_it import MarkdownIt
 
-from torana.characters import PAGE_BREAK
 from torana.connectors.base import Capabilities
 from torana.connectors.transport import markup
-from torana.connectors.transport.splitting import split, split_beginning
+from torana.connectors.transport.splitting import split
 from torana.store.rows.approval_questions import arguments_text, call_digest, question_after, question_text
 
 
@@ -77,6 +76,17 @@ def test_further_selectors_are_escaped(selector: str) -> None:
     assert shown.count("\\u") == 2
 
 
+@pytest.mark.parametrize("values", [1, 300])
+def test_gaps_between_words_are_escaped(values: int) -> None:
+    arguments = {"code": "if a:\n" + " " * 24 + "b" + " " * 25 + "c", "of": [0] * values, "to": " " * 60_000}
+    for some in (arguments, {**arguments, "to": ""}):
+        shown = arguments_text(some)
+
+        assert json.loads(shown) == some
+        assert " " * 24 + "b" + "\\u0020" * 25 + "c" in shown
+        assert " " * 25 not in shown
+
+
 def test_text_of_arguments_is_exact() -> None:
     numbers = [2**53 + 1, -(10**30), 0.1 + 0.2, 1.0]
 
@@ -131,39 +141,6 @@ def test_arguments_are_code_after_any_reply(before: str, marks: str) -> None:
 
     code = next(token for token in reversed(tokens) if token.type == "fence")
     assert "[hello](https://example.com 'and more')" in code.content
-
-
-REPLIES = [
-    "```\n```",
-    "[support](mailto:*)",
-    "https://x.example/`a b`",
-    "- ```\n  x\n  ```",
-    "`" * 1_030,
-    "```\n" + "~" * 90,
-    f"a{PAGE_BREAK}```",
-    PAGE_BREAK,
-]
-
-
-@pytest.mark.parametrize("length", [120, 4_000])
-@pytest.mark.parametrize("render", [markup.plain, markup.telegram, markup.slack, markup.discord])
-@pytest.mark.parametrize("reply", REPLIES, ids=ascii)
-def test_reply_does_not_change_the_messages_of_the_question(
-    reply: str, render: Callable[[str], str], length: int
-) -> None:
-    """A chat renders each message by itself, so the reply cannot change how the arguments look."""
-    abilities = Capabilities(length=length, repeat="keyed", render=render)
-    question = question_text("pay", {"to": "1*0*0 ||40|| `b` _c_ " * 20})
-
-    parts: list[str] = []
-    rest = f"{reply}\n{PAGE_BREAK}\n{question}"
-    while rest:
-        some, rest = split_beginning(rest, abilities)
-        parts += some
-
-    alone = split(question, abilities)
-    assert parts[-len(alone) :] == alone
-    assert split(f"{reply}\n{PAGE_BREAK}\n{question}", abilities) == parts
 
 
 @pytest.mark.parametrize("mark", ["1)", "2.", "-", "*", "+", ">"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import termios
 from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
@@ -152,6 +153,8 @@ def _confirm(item: dict[str, Any], *, yes: bool, named: bool) -> None:
     if not yes and not sys.stdin.isatty():
         raise OperatorError(f"nothing was approved: there is no terminal to ask on; {again}")
     if not yes:
+        # Keys that were pressed before the call was printed do not answer.
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
         typer.confirm("Approve?", abort=True, err=True)
 
 

@@ -25,6 +25,7 @@ import aiohttp
 from pydantic import Field, SecretStr
 
 from torana.connectors.base import (
+    ELSEWHERE,
     Attachment,
     Capabilities,
     Connector,
@@ -445,6 +446,8 @@ def _answers(message: discord.Message, me: int) -> bool:
 
 
 def _replied_message(message: discord.Message) -> str | None:
+    if message.message_snapshots:
+        return ELSEWHERE
     reference = message.reference if message.type is discord.MessageType.reply else None
     return str(reference.message_id) if reference and reference.message_id else None
 

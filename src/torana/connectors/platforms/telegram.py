@@ -24,6 +24,7 @@ from telegram.request import HTTPXRequest
 
 from torana.characters import one_line
 from torana.connectors.base import (
+    ELSEWHERE,
     Attachment,
     AttachmentKind,
     Capabilities,
@@ -353,7 +354,7 @@ class Telegram(Connector[TelegramSettings]):
             addressed=direct or _is_mentioned(message, me) or _answers(message, me),
             attachments=attachments,
             said_at=message.date,
-            in_reply_to=str(reply.message_id) if (reply := _reply(message)) else None,
+            in_reply_to=_replied_message(message),
         )
 
     def _attachments(self, message: Message) -> Iterator[Attachment]:
@@ -446,6 +447,12 @@ def _reply(message: Message) -> Message | None:
     """Return the message that this one replies to; messages of a topic "reply" to its first message."""
     reply = message.reply_to_message
     return None if reply is None or reply.forum_topic_created is not None else reply
+
+
+def _replied_message(message: Message) -> str | None:
+    if message.forward_origin or message.external_reply:
+        return ELSEWHERE
+    return str(reply.message_id) if (reply := _reply(message)) else None
 
 
 def _without_mention(text: str, me: User) -> str:

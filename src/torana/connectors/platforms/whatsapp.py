@@ -17,6 +17,7 @@ import httpx2
 from pydantic import Field, SecretStr
 
 from torana.connectors.base import (
+    ELSEWHERE,
     Attachment,
     AttachmentKind,
     Capabilities,
@@ -190,7 +191,7 @@ class Whatsapp(HookedConnector[WhatsappSettings]):
             addressed=True,
             attachments=attachments,
             said_at=time_of(rest.get("timestamp")),
-            in_reply_to=text_at(as_object(rest.get("context")), "id") or None,
+            in_reply_to=_replied_message(as_object(rest.get("context"))),
         )
 
     def _attachments(self, kind: str, content: Any) -> list[Attachment]:
@@ -270,6 +271,12 @@ def _names(value: Any) -> dict[str, str]:
             case _:
                 pass
     return names
+
+
+def _replied_message(context: dict[str, Any]) -> str | None:
+    if context.get("forwarded") or context.get("frequently_forwarded"):
+        return ELSEWHERE
+    return text_at(context, "id") or None
 
 
 def _text(kind: str, content: Any) -> str:

@@ -265,6 +265,9 @@ whatsapp = Dialect(
     span=_escape_backticks,
 ).render
 
+#: With this style mail programs wrap the lines of a code block, whose ends would otherwise be hidden.
+_BLOCK = '<pre style="white-space: pre-wrap; overflow-wrap: anywhere"><code>'
+
 _HTML = Dialect(
     text=_html,
     marks={
@@ -274,7 +277,7 @@ _HTML = Dialect(
         "code": ("<code>", "</code>"),
         "blockquote": ("<blockquote>", "</blockquote>"),
     },
-    block=("<pre><code>", "</code></pre>"),
+    block=(_BLOCK, "</code></pre>"),
     code=_html,
     span=_html,
     link=_html_link,
@@ -284,5 +287,5 @@ _HTML = Dialect(
 
 def html(markdown: str) -> str:
     """Convert Markdown to the HTML that mail and Matrix clients show, with ``<br>`` for line ends."""
-    parts = re.split(r"(<pre>.*?</pre>)", _HTML.render(markdown), flags=re.DOTALL)
-    return "".join(one if one.startswith("<pre>") else one.replace("\n", "<br>") for one in parts)
+    parts = re.split(r"(<pre .*?</pre>)", _HTML.render(markdown), flags=re.DOTALL)
+    return "".join(one if one.startswith("<pre ") else one.replace("\n", "<br>") for one in parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from torana.characters import PAGE_BREAK
 from torana.connectors.base import Capabilities
 from torana.connectors.transport.markup import escape_unrendered
 
@@ -32,15 +31,14 @@ _PIECES, _CHARACTERS = 8, 20_000
 def split(markdown: str, abilities: Capabilities) -> list[str]:
     """Split a text into pieces of Markdown that fit when they are rendered; together they are the text.
 
-    A code block that is cut is closed and opened again. No piece contains text from both sides of the last page
-    break. Only pieces that would show nothing are left out.
+    A code block that is cut is closed and opened again. Only pieces that would show nothing are left out.
     """
     return list(pieces(markdown, abilities))
 
 
 def pieces(markdown: str, abilities: Capabilities) -> Iterator[str]:
     """Yield the pieces of ``split`` one by one, and render no more than each of them needs."""
-    return (piece for page in _pages(markdown) for piece, _, _ in _cut(page, abilities))
+    return (piece for piece, _, _ in _cut(escape_unrendered(markdown.strip()), abilities))
 
 
 def split_beginning(markdown: str, abilities: Capabilities) -> tuple[list[str], str]:
@@ -48,22 +46,13 @@ def split_beginning(markdown: str, abilities: Capabilities) -> tuple[list[str], 
 
     At most 8 pieces are cut, and none after 20,000 characters, because rendering a long text takes minutes.
     """
-    text, *later = _pages(markdown)
+    text = escape_unrendered(markdown.strip())
     found: list[str] = []
     for piece, opening, at in _cut(text, abilities):
         found.append(piece)
-        if at >= len(text):
-            break
-        if len(found) == _PIECES or at >= _CHARACTERS:
-            return found, PAGE_BREAK.join([opening + text[at:], *later])
-    if not found and later:
-        return split_beginning(later[0], abilities)
-    return found, "".join(later)
-
-
-def _pages(markdown: str) -> list[str]:
-    """Return the texts before and after the last page break: an untrusted text before it may contain others."""
-    return [escape_unrendered(page.strip()) for page in markdown.rsplit(PAGE_BREAK, 1)]
+        if at < len(text) and (len(found) == _PIECES or at >= _CHARACTERS):
+            return found, opening + text[at:]
+    return found, ""
 
 
 def _cut(text: str, abilities: Capabilities) -> Iterator[tuple[str, str, int]]:

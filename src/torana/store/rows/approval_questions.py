@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from torana.characters import escape_unprintable, escape_unprintable_json
@@ -14,6 +15,9 @@ from torana.json_bounds import has_more_values
 _SHOWN = 1_500
 #: Maximum number of values of which each has its own line.
 _LINES = 200
+#: A run of spaces that could move the text behind it out of the reader's view, in a JSON string: the spaces at
+#: the start of a line are those of the JSON itself.
+_GAP = re.compile(r"(?<=[^ \n]) {25,}")
 #: Maximum characters of arguments in which only invisible characters are escaped.
 _READABLE = 50_000
 
@@ -76,26 +80,18 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
     """
     line = json.dumps(arguments, ensure_ascii=False)
     if len(line) > _READABLE:
-        return json.dumps(arguments)
+        return _without_gaps(json.dumps(arguments))
     is_long = has_more_values(line.encode(errors="replace"), _LINES)
-    return escape_unprintable_json(line if is_long else _json(arguments))
-
-
-def before_question(tool: str, parts: Sequence[str]) -> list[str]:
-    """Return the text before the question in a delivery, from parts that may be shortened or omitted.
-
-    Returns all parts if none contains the question's first words, which may have been split.
-    """
-    for place, part in reversed(list(enumerate(parts))):
-        # The arguments cannot contain these words at the start of a line: JSON escapes line ends.
-        before, found, _ = f"\n{part}".rpartition(f"\n{_head(tool)}")
-        if found:
-            return [*parts[:place], *filter(None, [before.strip()])]
-    return list(parts)
+    return escape_unprintable_json(_without_gaps(line) if is_long else _json(arguments))
 
 
 def _json(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(arguments, ensure_ascii=False, indent=1)
+    return _without_gaps(json.dumps(arguments, ensure_ascii=False, indent=1))
+
+
+def _without_gaps(text: str) -> str:
+    """Return JSON in which the spaces of long runs are escaped."""
+    return _GAP.sub(lambda gap: "\\u0020" * len(gap[0]), text)
 
 
 def _without_fences(text: str) -> str:

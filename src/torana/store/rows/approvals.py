@@ -16,16 +16,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.messages import Inbound
+from torana.messages import GATEWAY_MODEL, SCHEDULE_PRINCIPAL, Inbound
 from torana.paging import read_until_full
 from torana.store.engine.tables import approvals, deliveries, newest_first, owned_by, sessions, turns
-from torana.store.rows.approval_questions import arguments_text, before_question, call_digest, question_text
+from torana.store.rows.approval_questions import arguments_text, call_digest, question_text
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
 
@@ -204,23 +203,12 @@ def withdraw(connection: Connection, turn_id: str, now: datetime) -> None:
 def drop_closed_questions(connection: Connection, turn_id: str, now: datetime) -> None:
     """Remove questions that can no longer be answered from a turn's pending deliveries.
 
-    The text of the reply before a question is still sent. A question stays if its beginning is sent or being
-    sent.
+    A question stays if its beginning is sent or being sent.
     """
-    for question in connection.execute(_DEAD, {"of_turn": turn_id}).mappings().all():
-        query = sa.select(deliveries.c.number, deliveries.c.text)
-        pending = _is_delivery_of(turn_id, question["delivery"]), deliveries.c.state == "pending"
-        parts = connection.execute(query.where(*pending).order_by(deliveries.c.part)).mappings().all()
-        texts = [part["text"] for part in parts]
-        kept = before_question(question["tool"], texts)
-        if kept == texts:
-            continue
-        for part, text in zip_longest(parts, kept):
-            change = (
-                {"state": "dropped", "ended_at": now, "reason": _CLOSED} if text is None else {"text": text}
-            )
-            connection.execute(_UPDATE_DELIVERY, {"key": part["number"]} | change)
-        connection.execute(_UNSAID, {"of_turn": turn_id, "said_by": question["delivery"]})
+    for number in connection.execute(_DEAD, {"of_turn": turn_id}).scalars().all():
+        change = {"state": "dropped", "ended_at": now, "reason": _CLOSED}
+        connection.execute(sa.update(deliveries).where(_is_delivery_of(turn_id, number)).values(change))
+        connection.execute(_UNSAID, {"of_turn": turn_id, "said_by": number})
 
 
 def count_delivered_characters(connection: Connection, turn_id: str, *, but: Approval | None = None) -> int:
@@ -298,33 +286,71 @@ def note_streamed(connection: Connection, approval_id: str) -> None:
 def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[Approval]:
     """Return the open approvals that a message's sender may answer in its channel, oldest first.
 
-    In a chat these are the questions that were completely shown when the message was sent; if it replies to a
-    message of the chat, the question that this message is or follows. Over HTTP they also include questions
-    that were asked over HTTP and may not have been shown.
+    In a chat these are the questions that were completely shown when the message was sent. A message that it
+    replies to must be the question or a later notice of the gateway. Without a reply, no text of the agent or a
+    reminder, and no message of the sender, may have followed the question. Over HTTP they also include
+    questions that were asked over HTTP and may not have been shown.
     """
-    was_shown = _shown_at <= (inbound.said_at or now)
-    in_chat = inbound.account is not None
-    query = _open_to(inbound, now).where(was_shown if in_chat else turns.c.account.is_(None) | was_shown)
+    query = _shown_to(inbound, now)
     if inbound.in_reply_to is not None:
-        query = query.where(_is_replied_to(inbound))
+        replied_to = deliveries.c.shown_as == inbound.in_reply_to
+        query = query.where(_in_line(inbound).where(_is_of_question | _is_notice, replied_to))
+    elif inbound.account is not None:
+        query = query.where(
+            ~_in_line(inbound).where(~_is_of_question, ~_is_notice, _may_be_shown),
+            ~sa.exists().where(
+                _to_speaker(inbound, _saying), _saying.c.created_at > _shown_at, _answers_nothing(_saying)
+            ),
+        )
     return [_approval(row) for row in connection.execute(query).mappings()]
 
 
-def _is_replied_to(inbound: Inbound) -> sa.ColumnElement[bool]:
-    """Return the condition that a message replies to the question, or to a later delivery of its chat."""
+def were_shown_to(connection: Connection, inbound: Inbound, *, now: datetime) -> bool:
+    """Return whether a question to a message's sender was shown when the message was sent."""
+    return connection.execute(_shown_to(inbound, now).limit(1)).first() is not None
+
+
+def _shown_to(inbound: Inbound, now: datetime) -> sa.Select[Any]:
+    was_shown = _shown_at <= (inbound.said_at or now)
+    in_chat = inbound.account is not None
+    return _open_to(inbound, now).where(was_shown if in_chat else turns.c.account.is_(None) | was_shown)
+
+
+def _in_line(inbound: Inbound) -> sa.Exists:
+    """Return the condition that the message's chat has a delivery of the question, or a later one."""
     return sa.exists().where(
         deliveries.c.account == inbound.account,
         deliveries.c.line == inbound.channel,
-        deliveries.c.shown_as == inbound.in_reply_to,
         deliveries.c.number >= approvals.c.delivery,
     )
+
+
+def _is_fixed(answered: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the condition for turns whose replies are fixed texts of the gateway."""
+    return answered.c.model.is_not_distinct_from(GATEWAY_MODEL) & ~_is_scheduled(answered)
+
+
+def _answers_nothing(said: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the condition for messages of people that are no yes or no. Control words contain a slash."""
+    return ~_is_scheduled(said) & (~_is_fixed(said) | said.c.content.contains("/"))
+
+
+def _is_scheduled(turn: sa.FromClause) -> sa.ColumnElement[bool]:
+    return turn.c.principal.startswith(SCHEDULE_PRINCIPAL)
 
 
 def is_unmistakable(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
     """Return whether an open question is the only one in the channel that a message can mean.
 
-    This is true if no other question to the sender was open in the channel since the asking turn was accepted.
+    This is true if no other question to the sender was open in the channel since the asking turn was accepted,
+    and if no message of the sender, no reply and no reminder came after the question.
     """
+    at = approval.created_at
+    in_channel = (turns.c.owner == inbound.owner) & (turns.c.channel == inbound.channel)
+    replies = in_channel & (turns.c.ended_at >= at) & turns.c.reply.is_not(None) & ~_is_fixed(turns)
+    messages = _to_speaker(inbound) & (turns.c.created_at >= at) & _answers_nothing(turns)
+    if connection.execute(sa.select(turns.c.id).where(replies | messages).limit(1)).first() is not None:
+        return False
     closed_at = sa.func.coalesce(approvals.c.decided_at, turns.c.ended_at)
     others = (
         sa.select(approvals.c.id)
@@ -348,10 +374,11 @@ def is_last_reply(connection: Connection, inbound: Inbound, approval: Approval) 
 
 
 def _is_in_last_response(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
-    """Return whether a response contained the question, and no later question or reply came."""
+    """Return whether a response contained the question, and no later message, question or reply came."""
     if approval.replied_at is None:
         return False
-    later = sa.or_(turns.c.ended_at > approval.replied_at, approvals.c.replied_at > approval.replied_at)
+    at = approval.replied_at
+    later = sa.or_(turns.c.created_at > at, turns.c.ended_at > at, approvals.c.replied_at > at)
     query = (
         sa.select(turns.c.id)
         .outerjoin(approvals, approvals.c.turn_id == turns.c.id)
@@ -361,18 +388,22 @@ def _is_in_last_response(connection: Connection, inbound: Inbound, approval: App
 
 
 def _ends_last_reply(connection: Connection, inbound: Inbound, approval: Approval) -> bool:
-    """Return whether the last reply of the asking turn's session ends with the question."""
+    """Return whether the last reply of the asking turn's session is the gateway's, and ends with the question.
+
+    A later message of the sender that waits for its reply counts as a reply without the question. The text of a
+    reminder, or of the agent, may imitate a question.
+    """
     replies = (
-        sa.select(turns.c.reply)
+        sa.select(sa.case((_is_fixed(turns), turns.c.reply)))
         .join(_asking, _asking.c.session_id == turns.c.session_id)
         .where(
             _asking.c.id == approval.turn_id,
             _to_speaker(inbound),
             turns.c.seq > _asking.c.seq,
-            turns.c.ended_at.is_not(None),
         )
     )
-    last_first = replies.order_by(turns.c.ended_at.desc(), turns.c.seq.desc()).limit(1)
+    at = sa.func.coalesce(turns.c.ended_at, turns.c.created_at)
+    last_first = replies.order_by(at.desc(), turns.c.seq.desc()).limit(1)
     reply = connection.execute(last_first).scalar() or ""
     return reply.endswith(question_text(approval.tool, approval.arguments))
 
@@ -425,12 +456,12 @@ def _open_to(inbound: Inbound, now: datetime) -> sa.Select[Any]:
     )
 
 
-def _to_speaker(inbound: Inbound) -> sa.ColumnElement[bool]:
+def _to_speaker(inbound: Inbound, of: sa.FromClause = turns) -> sa.ColumnElement[bool]:
     """Return the condition for turns of the message's sender in its channel."""
     # A sender without a user is identified by the token.
-    without_user = turns.c.user.is_(None) & turns.c.token.is_not_distinct_from(inbound.token)
-    of_speaker = without_user if inbound.user is None else turns.c.user == inbound.user
-    return (turns.c.owner == inbound.owner) & (turns.c.channel == inbound.channel) & of_speaker
+    without_user = of.c.user.is_(None) & of.c.token.is_not_distinct_from(inbound.token)
+    of_speaker = without_user if inbound.user is None else of.c.user == inbound.user
+    return (of.c.owner == inbound.owner) & (of.c.channel == inbound.channel) & of_speaker
 
 
 def _is_delivery_of(turn_id: Any, number: Any) -> sa.ColumnElement[bool]:
@@ -495,6 +526,12 @@ _shown_at = (
     .correlate(approvals)
     .scalar_subquery()
 )
+_is_of_question = sa.func.coalesce(deliveries.c.root, deliveries.c.number) == approvals.c.delivery
+_saying = turns.alias("saying")
+#: True for a fixed text of the gateway. The text of a reminder comes from the agent or a user.
+_by_gateway = sa.exists().where(_saying.c.id == deliveries.c.turn_id, _is_fixed(_saying))
+_is_notice = deliveries.c.turn_id.is_(None) | _by_gateway
+_may_be_shown = deliveries.c.state.in_(("preview", "sending", "sent", "ambiguous"))
 _ONE = (
     (approvals.c.turn_id == sa.bindparam("of_turn"))
     & (approvals.c.step == sa.bindparam("at"))
@@ -537,15 +574,14 @@ _WITHDRAW = (
     .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.state == "open")
     .values(state="withdrawn")
 )
-#: Closed questions of which a part has not been sent.
-_DEAD = sa.select(approvals.c.delivery, approvals.c.tool).where(
+_parts = _is_delivery_of(approvals.c.turn_id, approvals.c.delivery)
+#: The deliveries of closed questions of which no part was sent.
+_DEAD = sa.select(approvals.c.delivery).where(
     approvals.c.turn_id == sa.bindparam("of_turn"),
     approvals.c.state != "open",
-    sa.exists().where(
-        _is_delivery_of(approvals.c.turn_id, approvals.c.delivery), deliveries.c.state == "pending"
-    ),
+    sa.exists().where(_parts),
+    ~sa.exists().where(_parts, deliveries.c.state != "pending"),
 )
-_UPDATE_DELIVERY = sa.update(deliveries).where(deliveries.c.number == sa.bindparam("key"))
 _UNSAID = (
     sa.update(approvals)
     .where(approvals.c.turn_id == sa.bindparam("of_turn"), approvals.c.delivery == sa.bindparam("said_by"))

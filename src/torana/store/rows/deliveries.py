@@ -21,7 +21,6 @@ from uuid import UUID, uuid5
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from torana.characters import PAGE_BREAK
 from torana.messages import GATEWAY_OWNER, DeliveryState, Turn, new_id
 from torana.store.engine.dialects import unread
 from torana.store.engine.tables import deliveries, equal_to, owned_by, subscriptions, turns, undelivered, unsent
@@ -39,6 +38,9 @@ _NOT_CONFIGURED = "account is not configured"
 #: ``shown_as`` of a preview that may be shown and whose id on the platform is not known.
 UNCONFIRMED = ""
 
+#: The text that a preview gets if its reply is empty.
+_EMPTY = "–"
+
 #: Finished deliveries are stored for this long.
 _KEPT = timedelta(days=30)
 
@@ -47,7 +49,7 @@ _KEPT = timedelta(days=30)
 _RETRIED_OFFSET = 1_000_000
 #: The first part number of notices of the turn's end to other accounts.
 _EVENTS = 500_000
-#: The first part number of questions, and the numbers reserved for each question.
+#: The first part number of questions and of the texts before them, and the numbers reserved for each question.
 _QUESTIONS, _PER_QUESTION = 250_000, 1_000
 
 
@@ -103,7 +105,7 @@ def add(connection: Connection, turn: Turn, *, subscribed: bool = True) -> None:
     text = _text_of(turn, delivered=approvals.count_delivered_characters(connection, turn.id))
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
     if preview is not None:
-        values = {"text": text or "–", "state": "pending"}
+        values = {"text": text or _EMPTY, "state": "pending"}
         values |= {"due_at": turn.ended_at, "created_at": turn.ended_at}
         connection.execute(_UPDATE, {"key": preview["number"]} | values)
     elif text:
@@ -116,21 +118,22 @@ def add_question(
 ) -> int | None:
     """Add the delivery of a running turn's question; return its number, or None without a chat.
 
-    The question is a message of its own after the ``reply`` so far, whose Markdown could hide parts of it. A
-    shown preview becomes the reply so far, and the text after the question is a new message.
+    The ``reply`` so far has a delivery of its own before the question, because its Markdown could hide parts of
+    the question. A shown preview becomes the reply so far: the question is always a new message, at the end of
+    the chat.
     """
     if turn.account is None or turn.place is None:
         return None
-    text = f"{reply}\n{PAGE_BREAK}\n{question}" if reply else question
-    part = connection.execute(_NEXT_QUESTION, {"turn_id": turn.id}).scalar_one()
+    part: int = connection.execute(_NEXT_QUESTION, {"turn_id": turn.id}).scalar_one()
+    of_turn = {"owner": turn.owner, "turn_id": turn.id}
     preview = connection.execute(_OF_TURN, {"turn_id": turn.id}).mappings().first()
+    before = {"part": part + _PER_QUESTION, "text": reply or _EMPTY, "state": "pending"}
     if preview is not None:
-        values = {"part": part, "text": text, "state": "pending", "due_at": at, "created_at": at}
-        connection.execute(_UPDATE, {"key": preview["number"]} | values)
-        return preview["number"]
-    values = _new(turn.account, turn.channel, turn.place, text, at)
-    values |= {"owner": turn.owner, "turn_id": turn.id, "part": part}
-    return connection.execute(_INSERT_RETURNING, values).mappings().one()["number"]
+        connection.execute(_UPDATE, before | {"key": preview["number"], "due_at": at, "created_at": at})
+    elif reply:
+        connection.execute(_INSERT, _new(turn.account, turn.channel, turn.place, reply, at) | of_turn | before)
+    asked = _new(turn.account, turn.channel, turn.place, question, at) | of_turn | {"part": part}
+    return connection.execute(_INSERT_RETURNING, asked).mappings().one()["number"]
 
 
 def subscribe(connection: Connection, account: str, events: Collection[str]) -> None:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from torana.errors import NotFailed, SessionBusy
-from torana.messages import Failure, Inbound, Turn, Usage
+from torana.messages import GATEWAY_MODEL, Failure, Inbound, Turn, Usage
 from torana.store.engine.dialects import IsOwn, ThisReplica, insert, unread
 from torana.store.engine.tables import approvals as approvals_table
 from torana.store.engine.tables import calls, history, owned_by, sessions, steps, turns, unfinished
@@ -117,7 +117,7 @@ def answer_at_once(
 ) -> Turn:
     """Store a message with its reply as a completed turn; ``history`` is as in ``Ending``."""
     queued, _ = _in_session(connection, inbound, new)
-    turn = replace(queued, state="completed", attempt=1, reply=text, model="torana", ended_at=new.at)
+    turn = replace(queued, state="completed", attempt=1, reply=text, model=GATEWAY_MODEL, ended_at=new.at)
     connection.execute(_INSERT, _values(turn))
     if history is not None:
         _add_history(connection, turn, *history)

@@ -236,16 +236,8 @@ class Email(Connector[EmailSettings]):
             addressed=directly,
             attachments=[_attachment(file) for file in letter.files[:FILES_LIMIT]],
             said_at=time_in_mail(header(letter.headers, "date")),
-            in_reply_to=self._own_id(letter.in_reply_to),
+            in_reply_to=letter.in_reply_to,
         )
-
-    def _own_id(self, mail: str | None) -> str | None:
-        """Return an id that the gateway may have chosen, else None: servers may change ids of sent mails."""
-        return mail if mail is not None and mail.endswith(f"@{self._domain}>") else None
-
-    @property
-    def _domain(self) -> str:
-        return self._address.rpartition("@")[2]
 
     def _reason_to_ignore(self, letter: ParsedEmail) -> str | None:
         if not letter.address:
@@ -275,7 +267,7 @@ class Email(Connector[EmailSettings]):
         subject = line(place.reply_to.get("subject", ""), 200)
         message["Subject"] = subject if _REPLY.match(subject) else f"Re: {subject}".strip()
         message["Date"] = datetime.now(UTC)
-        message["Message-ID"] = f"<{part.key}@{self._domain}>"
+        message["Message-ID"] = f"<{part.key}@{self._address.rpartition('@')[2]}>"
         references = MESSAGE_ID.findall(place.reply_to.get("references", "") or place.thread or "")
         answered = MESSAGE_ID.findall(place.reply_to.get("id", "")) or references[-1:]
         if answered:
