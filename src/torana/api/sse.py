@@ -88,8 +88,8 @@ class EventStream(StreamingResponse):
         self._request_id = client.request_id
         self._keep_alive = keep_alive
         self._cancel_on_disconnect = cancel_on_disconnect
-        # Several clients may read with the token of a program for many users, such as the operator's console.
-        is_own = client.has_posted or client.principal.user is not None or turn.user is None
+        # Without a user, several clients may read with the same token, such as the operator's console.
+        is_own = client.has_posted or client.principal.user is not None
         self._to_sender = is_own and client.principal.may_have_sent(turn)
         self._over = False
         self._frames = self._play(after)

@@ -33,14 +33,13 @@ _HELP = (
 _TOO_EARLY = (
     "You wrote that before my question was shown, so it does not count as an answer. Please answer again."
 )
-_ANOTHER_MESSAGE = (
-    "You replied to another message, so it does not count as an answer to my question. "
-    "Please reply to the question."
+_NOT_SHOWN = (
+    "That does not count as an answer: another message followed this question, or I cannot confirm that it was "
+    "shown to you."
 )
-_NOT_SHOWN = "That does not count as an answer, because I cannot confirm that this question was shown to you."
-_FOLLOWED = (
-    "Another message followed my question, so I cannot know which of them you answer, and your answer does not "
-    "count. I ask again."
+_UNCLEAR = (
+    "Another message followed my question, or you replied to another message. I cannot know what you answer, "
+    "so your answer does not count. I ask again."
 )
 _UNCONFIRMED = (
     "I cannot confirm that my question was shown to you, so that does not count as an answer. I ask again."
@@ -171,11 +170,9 @@ def _explain_not_counted(connection: Connection, inbound: Inbound, new: NewTurn)
         return idempotency_keys.answer_at_once(connection, inbound, new, text), None
     if may_be_unsent(connection, approval):
         reason = _UNCONFIRMED
-    elif not were_shown_to(connection, inbound, now=new.at):
-        reason = _TOO_EARLY
     else:
-        reason = _FOLLOWED if inbound.in_reply_to is None else _ANOTHER_MESSAGE
+        reason = _UNCLEAR if were_shown_to(connection, inbound, now=new.at) else _TOO_EARLY
     turn = idempotency_keys.answer_at_once(connection, inbound, new, reason)
-    if reason in (_UNCONFIRMED, _FOLLOWED):
+    if reason is not _TOO_EARLY:
         ask_again(connection, approval, new.at)
     return turn, None

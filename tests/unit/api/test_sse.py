@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from torana.api.sse import EventStream, StreamClient
-from torana.errors import GatewayError, StoreUnavailable
+from torana.errors import GatewayError, NotFound, StoreUnavailable
 from torana.messages import EventType, Failure, Principal, Turn, TurnEvent
 from torana.turns import Turns
 
@@ -43,7 +43,9 @@ class FakeTurns:
         self.closed = asyncio.Event()
         self.after: str | None = None
         self.cancelled: list[tuple[str, str]] = []
-        self.reader = self
+        self.reader = self.approvals = self
+        #: The approvals that were sent to the sender of the message.
+        self.shown: list[str] = []
 
     async def events(self, turn: Turn, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
         self.after = after
@@ -62,6 +64,12 @@ class FakeTurns:
         if isinstance(self._end, GatewayError):
             raise self._end
         return self._end
+
+    async def get(self, owner: str, approval_id: str) -> None:
+        raise NotFound(approval_id)
+
+    async def note_streamed(self, approval_id: str) -> None:
+        self.shown.append(approval_id)
 
     async def cancel(self, owner: str, turn_id: str) -> None:
         self.cancelled.append((owner, turn_id))
@@ -108,6 +116,24 @@ async def all_of(stream: AsyncIterator[str]) -> list[str]:
 async def test_frame_has_event_name_id_and_one_data_line():
     [delta, _] = await all_of(frames(FakeTurns(DELTA, DONE, end=turn())))
     assert delta == 'event: message.delta\nid: 1-2\ndata: {"text":"a\\nb é\u2028"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("user", "has_posted", "shows"), [(None, True, True), ("ana", False, True), (None, False, False)]
+)
+async def test_question_is_shown_to_the_sender_by_its_own_stream(
+    user: str | None, has_posted: bool, shows: bool
+) -> None:
+    """Other clients may read the stream with the same token, such as the operator's console."""
+    turns = FakeTurns(event(2, "approval.required", id="apr_1"), DONE, end=turn())
+    principal = Principal(name="local", scopes=frozenset(), user=user)
+    reader = replace(client(no_slot), principal=principal, has_posted=has_posted)
+    sent = replace(turn(), owner=principal.owner)
+
+    stream = EventStream(cast("Turns", turns), sent, client=reader, keep_alive=60)
+    await all_of(cast("AsyncIterator[str]", stream.body_iterator))
+
+    assert turns.shown == (["apr_1"] if shows else [])
 
 
 async def test_stream_ends_without_cancelling_the_turn_when_its_token_has_ended():

@@ -38,9 +38,9 @@ TOO_EARLY = (
 )
 
 
-FOLLOWED = (
-    "Another message followed my question, so I cannot know which of them you answer, and your answer does not "
-    "count. I ask again."
+UNCLEAR = (
+    "Another message followed my question, or you replied to another message. I cannot know what you answer, "
+    "so your answer does not count. I ask again."
 )
 
 
@@ -136,7 +136,7 @@ async def test_message_other_than_answer_waits_for_its_turn(open_gateway: Open) 
     await chat.say("/status")
     assert (await texts(chat, 2))[1] == "Running here: 1. Waiting: 1. Asked: may I run calculate?"
     await chat.say("yes")
-    assert (await texts(chat, 4))[2:] == [FOLLOWED, QUESTION]
+    assert (await texts(chat, 4))[2:] == [UNCLEAR, QUESTION]
     await chat.say("yes")
 
     assert (await texts(chat, 7))[4:] == ["I run calculate.", "It is 4.", "Well."]
@@ -150,14 +150,48 @@ async def test_ok_after_another_message_of_the_sender_does_not_count(open_gatewa
     (question,) = await chat.shown(1)
     await chat.until_taken(await chat.say(word))
 
+    is_answered = word.startswith("/")
+    count = 1 + is_answered
+    answer = (await chat.shown(count))[-1]
+    for reply in (None, question.id, answer.id):
+        await chat.say("ok", in_reply_to=reply)
+        count += 2
+        assert (await texts(chat, count))[-2:] == [UNCLEAR, QUESTION]
+        await chat.until_taken(await chat.say(word))
+        count += is_answered
+        *_, question = (await chat.shown(count))[: -1 if is_answered else None]
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.say("ok")
+    await chat.shown(count + 2)
+    await chat.say("ok")
+    assert (await texts(chat, count + 3))[-1] == "I run calculate."
+
+
+async def test_ok_after_a_refused_message_of_the_sender_does_not_count(open_gateway: Open) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?")
+    await chat.shown(1)
+    await chat.until_taken(await chat.say("No, because " + "x" * 10_000))
+
     await chat.until_taken(await chat.say("ok"))
 
     assert await open_calls(gateway, 1) == ["c1"]
-    assert (await texts(chat, 4 if word.startswith("/") else 3))[-2:] == [FOLLOWED, QUESTION]
-    await chat.until_taken(await chat.say("ok", in_reply_to=question.id))
-    assert await open_calls(gateway, 1) == ["c1"]
-    await chat.say("ok")
-    await open_calls(gateway, 0)
+    assert (await texts(chat, 4))[2:] == [UNCLEAR, QUESTION]
+
+
+async def test_yes_counts_after_a_reply_of_several_parts(open_gateway: Open) -> None:
+    chat = chat_of()
+    model = ScriptedModel(["Let me see. " * 500, calculate()], "It is 4.")
+    await open_gateway(chat, model, rules=ASKS)
+    await chat.say("2+2?")
+    *before, question = await texts(chat, 5)
+    assert (len(before), question) == (4, QUESTION)
+
+    await chat.say("yes")
+
+    assert (await texts(chat, 7))[5:] == ["I run calculate.", "It is 4."]
 
 
 async def test_forwarded_yes_does_not_count(open_gateway: Open) -> None:
@@ -169,7 +203,7 @@ async def test_forwarded_yes_does_not_count(open_gateway: Open) -> None:
     await chat.until_taken(await chat.say("yes", in_reply_to=ELSEWHERE))
 
     assert await open_calls(gateway, 1) == ["c1"]
-    assert (await texts(chat, 2))[1].startswith("You replied to another message")
+    assert (await texts(chat, 3))[1:] == [UNCLEAR, QUESTION]
 
 
 async def test_stop_cancels_waiting_turn(open_gateway: Open) -> None:
@@ -225,9 +259,8 @@ async def test_next_question_follows_decision_made_elsewhere(open_gateway: Open,
     assert "2+2" in (await texts(chat, 2))[1]
 
 
-@pytest.mark.parametrize("place", [1, 2], ids=["question", "notice"])
 async def test_yes_in_reply_to_another_message_does_not_answer_the_open_question(
-    open_gateway: Open, act: Act, place: int
+    open_gateway: Open, act: Act
 ) -> None:
     chat = chat_of()
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "2 and 4.")
@@ -237,15 +270,15 @@ async def test_yes_in_reply_to_another_message_does_not_answer_the_open_question
     await open_calls(gateway, 2)
     (turn,) = gateway.turns.live
     await gateway.turns.approvals.decide("*", turn.id, "c1", Choice(approve=True), act)
-    await chat.shown(2)
+    (_, second) = await texts(chat, 2)
 
-    for other in (first.id, "unknown"):
-        await chat.until_taken(await chat.say("yes", in_reply_to=other))
+    for number, other in enumerate((first.id, "unknown")):
+        await chat.say("yes", in_reply_to=other)
+        assert (await texts(chat, 4 + 2 * number))[-2:] == [UNCLEAR, second]
 
     assert await open_calls(gateway, 1) == ["c2"]
-    assert all(text.startswith("You replied to another message") for text in (await texts(chat, 4))[2:])
-    await chat.say("yes", in_reply_to=(await chat.shown(4))[place].id)
-    assert (await texts(chat, 5))[4] == "I run calculate."
+    await chat.say("yes", in_reply_to=(await chat.shown(6))[5].id)
+    assert (await texts(chat, 7))[6] == "I run calculate."
 
 
 def no_more(_connection: object, _turn: object) -> None:
@@ -273,17 +306,58 @@ async def test_yes_after_a_reminder_below_the_question_does_not_count(open_gatew
     gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
     await chat.say("2+2?", room="lobby", mention=True)
     await chat.shown(1, room="lobby")
-    await remind(gateway, "Lunch? Answer yes or no.", user=user)
-    (_, reminder) = await chat.shown(2, room="lobby")
+    for count, is_reply in ((2, True), (5, False)):
+        await remind(gateway, "Lunch? Answer yes or no.", user=user)
+        *_, reminder = await chat.shown(count, room="lobby")
 
-    await chat.until_taken(await chat.say("yes", room="lobby", mention=True, in_reply_to=reminder.id))
-    assert (await texts(chat, 3, room="lobby"))[2].startswith("You replied to another message")
-    await chat.say("yes", room="lobby", mention=True)
-    assert (await texts(chat, 5, room="lobby"))[3:] == [FOLLOWED, QUESTION]
+        await chat.say("yes", room="lobby", mention=True, in_reply_to=reminder.id if is_reply else None)
 
+        assert (await texts(chat, count + 2, room="lobby"))[-2:] == [UNCLEAR, QUESTION]
     assert await open_calls(gateway, 1) == ["c1"]
     await chat.say("yes", room="lobby", mention=True)
-    assert (await texts(chat, 7, room="lobby"))[5:] == ["I run calculate.", "It is 4."]
+    assert (await texts(chat, 9, room="lobby"))[7:] == ["I run calculate.", "It is 4."]
+
+
+async def test_yes_after_an_older_text_that_the_operator_retried_does_not_count(
+    open_gateway: Open, act: Act
+) -> None:
+    chat = chat_of()
+    chat.faults.append(PermanentError("not now"))
+    model = ScriptedModel("Pizza? Answer yes or no.", [calculate()], "It is 4.")
+    gateway = await open_gateway(chat, model, rules=ASKS)
+    await chat.say("hello")
+    while [row.state for row in await gateway.rows()] != ["refused"]:
+        pass
+    await chat.say("2+2?")
+    await chat.shown(1)
+    (refused, _) = await gateway.rows()
+    await gateway.deliveries.retry("*", refused.id, act=act)
+    assert await texts(chat, 2) == [QUESTION, "Pizza? Answer yes or no."]
+
+    await chat.say("yes")
+
+    assert (await texts(chat, 4))[2:] == [UNCLEAR, QUESTION]
+    assert await open_calls(gateway, 1) == ["c1"]
+
+
+async def test_yes_in_reply_to_a_notice_counts_like_a_plain_yes(open_gateway: Open) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?")
+    await chat.shown(1)
+    await chat.until_taken(await chat.say("yes", said_at=utc_now() - timedelta(minutes=1)))
+    (_, too_early) = await chat.shown(2)
+    await remind(gateway, "Lunch? Answer yes or no.", user="chat:ana")
+    await chat.shown(3)
+
+    await chat.until_taken(await chat.say("yes", in_reply_to=too_early.id))
+    assert (await texts(chat, 5))[3:] == [UNCLEAR, QUESTION]
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.until_taken(await chat.say("yes", said_at=utc_now() - timedelta(minutes=1)))
+    (*_, too_early) = await chat.shown(6)
+    await chat.say("yes", in_reply_to=too_early.id)
+
+    assert (await texts(chat, 8))[6:] == ["I run calculate.", "It is 4."]
 
 
 async def test_reply_to_the_question_counts_after_a_reminder(open_gateway: Open) -> None:
@@ -307,11 +381,12 @@ async def test_reply_to_the_text_before_the_question_does_not_count(open_gateway
     before, question = await chat.shown(2)
     assert question.text == QUESTION
 
-    await chat.until_taken(await chat.say("yes", in_reply_to=before.id))
+    await chat.say("yes", in_reply_to=before.id)
 
+    assert (await texts(chat, 4))[2:] == [UNCLEAR, QUESTION]
     assert await open_calls(gateway, 1) == ["c1"]
-    await chat.say("yes", in_reply_to=question.id)
-    assert (await texts(chat, 5))[3:] == ["I run calculate.", "It is 4."]
+    await chat.say("yes", in_reply_to=(await chat.shown(4))[3].id)
+    assert (await texts(chat, 6))[4:] == ["I run calculate.", "It is 4."]
 
 
 async def test_time_limit_of_question_begins_when_it_is_shown(open_gateway: Open) -> None:

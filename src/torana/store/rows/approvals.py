@@ -286,22 +286,19 @@ def note_streamed(connection: Connection, approval_id: str) -> None:
 def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[Approval]:
     """Return the open approvals that a message's sender may answer in its channel, oldest first.
 
-    In a chat these are the questions that were completely shown when the message was sent. A message that it
-    replies to must be the question or a later notice of the gateway. Without a reply, no text of the agent or a
-    reminder, and no message of the sender, may have followed the question. Over HTTP they also include
-    questions that were asked over HTTP and may not have been shown.
+    In a chat these are the questions that were completely shown when the message was sent, and that its sender
+    answers with it: the sender wrote nothing else since, and the message replies to the question, or no text of
+    the agent or a reminder followed it. A reply to a notice of the gateway is like a message without reply.
+    Over HTTP they also include questions that were asked over HTTP and may not have been shown.
     """
     query = _shown_to(inbound, now)
-    if inbound.in_reply_to is not None:
-        replied_to = deliveries.c.shown_as == inbound.in_reply_to
-        query = query.where(_in_line(inbound).where(_is_of_question | _is_notice, replied_to))
-    elif inbound.account is not None:
-        query = query.where(
-            ~_in_line(inbound).where(~_is_of_question, ~_is_notice, _may_be_shown),
-            ~sa.exists().where(
-                _to_speaker(inbound, _saying), _saying.c.created_at > _shown_at, _answers_nothing(_saying)
-            ),
-        )
+    if inbound.account is not None:
+        spoke = _to_speaker(inbound, _saying), _saying.c.created_at > _shown_at, _answers_nothing(_saying)
+        is_last = ~_in_line(inbound).where(~_is_of_question, ~_is_notice, _may_be_shown)
+        if inbound.in_reply_to is not None:
+            replied_to = _in_line(inbound).where(deliveries.c.shown_as == inbound.in_reply_to)
+            is_last = replied_to.where(_is_of_question) | (replied_to.where(_is_notice) & is_last)
+        query = query.where(~sa.exists().where(*spoke), is_last)
     return [_approval(row) for row in connection.execute(query).mappings()]
 
 
@@ -317,11 +314,13 @@ def _shown_to(inbound: Inbound, now: datetime) -> sa.Select[Any]:
 
 
 def _in_line(inbound: Inbound) -> sa.Exists:
-    """Return the condition that the message's chat has a delivery of the question, or a later one."""
+    """Return the condition that the message's chat has a delivery of the question, or one sent after it."""
+    # An operator may retry an older text.
+    is_retried = (deliveries.c.state == "sending") | (deliveries.c.ended_at > _shown_at)
     return sa.exists().where(
         deliveries.c.account == inbound.account,
         deliveries.c.line == inbound.channel,
-        deliveries.c.number >= approvals.c.delivery,
+        (_position >= approvals.c.delivery) | is_retried,
     )
 
 
@@ -526,11 +525,12 @@ _shown_at = (
     .correlate(approvals)
     .scalar_subquery()
 )
-_is_of_question = sa.func.coalesce(deliveries.c.root, deliveries.c.number) == approvals.c.delivery
+#: The number of a text's first part. The others get theirs when the text is cut, maybe after later texts.
+_position = sa.func.coalesce(deliveries.c.root, deliveries.c.number)
+_is_of_question = _position == approvals.c.delivery
 _saying = turns.alias("saying")
-#: True for a fixed text of the gateway. The text of a reminder comes from the agent or a user.
-_by_gateway = sa.exists().where(_saying.c.id == deliveries.c.turn_id, _is_fixed(_saying))
-_is_notice = deliveries.c.turn_id.is_(None) | _by_gateway
+#: True for the gateway's reply to a message. A notice without a turn refuses a message, which could be a no.
+_is_notice = sa.exists().where(_saying.c.id == deliveries.c.turn_id, _is_fixed(_saying))
 _may_be_shown = deliveries.c.state.in_(("preview", "sending", "sent", "ambiguous"))
 _ONE = (
     (approvals.c.turn_id == sa.bindparam("of_turn"))
