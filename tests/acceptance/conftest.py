@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,10 @@ import pytest
 from tests.health import accepts_messages, certificates
 from tests.parts import require
 from tests.standins.gate import Gate
+from tests.standins.servers import free_port
 from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return listener.getsockname()[1]
 
 
 class Gateway:

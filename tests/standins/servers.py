@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 from tests.waiting import PATIENCE
 
 
 def free_port() -> int:
-    """Return a free port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port below those that the system gives to clients, so that no connection takes it."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), closing(socket.create_server(("127.0.0.1", port))):
+            return port
 
 
 async def certify(directory: Path, name: str = "localhost") -> None:

@@ -168,10 +168,13 @@ async def test_reset_before_erasure_hides_no_later_message(start: Start):
 
 async def test_running_and_queued_turns_are_cancelled_before_erasure(start: Start):
     gate = asyncio.Event()
-    app, client = await start(ScriptedModel([gate, "never"], "to ben"))
+    model = ScriptedModel([gate, "never"], "to ben")
+    app, client = await start(model)
     later = {"Prefer": "respond-async"}
     ids = [await say(client, content, "room", "ana", **later) for content in ("one", "two")]
     waiting = await say(client, "ben's", "room", "ben", **later)
+    while not model.requests:  # the first turn runs
+        await client.get("/health")
 
     assert (await erase(client, "ana"))["counts"]["turns"] == 2
 

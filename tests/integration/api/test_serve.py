@@ -21,6 +21,7 @@ import psycopg
 import pytest
 from tests.parts import open_files_of
 from tests.standins.gate import Gate
+from tests.standins.servers import free_port
 from tests.waiting import PATIENCE, eventually
 
 import torana
@@ -104,11 +105,6 @@ class Process:
             while (turn := client.get(place).json())["status"] == "running":
                 pass
         return turn
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def clean_environ() -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.standins.gate import Gate
+from tests.standins.servers import free_port
 
 import torana
 
@@ -54,11 +54,6 @@ class Place:
         }
         return kept | own | settings
 
-    def free_port(self) -> int:
-        """Return a free port."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            return listener.getsockname()[1]
-
     def run(self, *arguments: str, given: str | bytes = "", **settings: str) -> tuple[int, str, str]:
         """Run a command to its end, and return exit code, standard output and standard error."""
         done = subprocess.run(
@@ -88,7 +83,7 @@ class Place:
 
     def serve(self, **settings: str) -> subprocess.Popen[str]:
         """Start a gateway on a free port, and wait until it accepts messages."""
-        gateway = self.start("serve", "--port", str(self.free_port()), **settings)
+        gateway = self.start("serve", "--port", str(free_port()), **settings)
         assert gateway.stdout is not None
         gateway.stdout.readline()  # its address, or an empty line
         return gateway

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from tests.standins.servers import free_port
 
 from torana import __version__
 from torana.store.engine.lock import read_address
@@ -133,7 +134,7 @@ def test_doctor_finds_a_gateway_with_another_data_directory(place: Place) -> Non
 @pytest.mark.parametrize("arguments", [("serve",), ("chat", "hi"), ("doctor",)])
 def test_ctrl_c_during_the_start_prints_no_traceback(place: Place, arguments: tuple[str, ...]) -> None:
     (place.path / "dawdling.py").write_text(place.gate.slow_import)
-    command = place.start(*arguments, TORANA_PORT=str(place.free_port()))
+    command = place.start(*arguments, TORANA_PORT=str(free_port()))
     place.gate.reached()
     command.send_signal(signal.SIGINT)
     place.gate.open()
@@ -152,7 +153,7 @@ def test_control_characters_of_an_answer_are_escaped(place: Place) -> None:
 
 def test_gateway_on_all_addresses_prints_a_usable_url(place: Place) -> None:
     token = {"TORANA_GATEWAY_TOKEN": "kR7v2mXq9LwB4tZs8JcN1yHdE5gFuA3p"}
-    gateway = place.start("serve", "--host", "0.0.0.0", "--port", str(port := place.free_port()), **token)
+    gateway = place.start("serve", "--host", "0.0.0.0", "--port", str(port := free_port()), **token)
     assert gateway.stdout is not None
     assert gateway.stdout.readline().endswith(f"listens on http://127.0.0.1:{port}\n")
     assert place.run("approvals", "list", **token) == (0, "No tool call waits for approval.\n", "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.cli.terminal import chat_in
+from tests.standins.servers import free_port
 
 from torana.store.backup.archive import DATABASE_NAME
 from torana.store.engine.lock import read_address
@@ -126,7 +127,7 @@ def test_reminder_appears_at_an_idle_prompt(place: Place) -> None:
 
 
 def test_approval_of_a_killed_gateway_is_asked_again(place: Place) -> None:
-    port, asks = str(place.free_port()), '[{"tool": "calculate", "permission": "ask"}]'
+    port, asks = str(free_port()), '[{"tool": "calculate", "permission": "ask"}]'
     gateway = place.start("serve", "--port", port, TORANA_PERMISSIONS=asks)
     assert gateway.stdout is not None
     gateway.stdout.readline()  # its address

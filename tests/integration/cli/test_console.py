@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from rich.cells import cell_len
 from tests.integration.cli.terminal import command_in
+from tests.standins.servers import free_port
 from tests.waiting import PATIENCE, eventually
 
 from torana.store.engine.lock import read_address
@@ -21,7 +22,7 @@ IDS = re.compile(r"(?:turn|ses)_[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-")
 
 
 def test_console_shows_one_line_for_each_message_and_the_file_all_ids(place: Place) -> None:
-    with command_in(place, "serve", "--port", str(place.free_port())) as terminal:
+    with command_in(place, "serve", "--port", str(free_port())) as terminal:
         terminal.expect("torana setup\n")
         with httpx2.Client(
             base_url=read_address(place.data_dir) or "", trust_env=False, timeout=PATIENCE

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from tests.integration.cli.conftest import heed_signals
+from tests.standins.servers import free_port
 from tests.waiting import eventually
 
 from torana.store.engine.lock import read_address
@@ -197,7 +198,7 @@ def test_webhook_account_is_refused_without_a_hooks_port(place: Place, files: Fi
     assert files.logged("connector_refused")["reason"] == reason.format("early")
 
     # The port in the file is not that of the gateway, which has none.
-    files.write(f"hooks_port = {place.free_port()}", *late, one="")
+    files.write(f"hooks_port = {free_port()}", *late, one="")
     code, _, told = place.run("connectors", "reload")
     assert code != 0
     assert reason.format("late") in told
@@ -217,7 +218,7 @@ class Terminal:
         self._here, there = pty.openpty()
         # A session leader without a terminal takes the first one that it opens.
         line = f'exec < {os.ttyname(there)}; {before} exec "$@"'
-        serve = [sys.executable, "-m", "torana", "serve", "--port", str(place.free_port())]
+        serve = [sys.executable, "-m", "torana", "serve", "--port", str(free_port())]
         self.gateway = subprocess.Popen(
             ["/bin/sh", "-c", line, "sh", *serve],
             cwd=place.path,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.cli.terminal import command_in
+from tests.standins.servers import free_port
 
 from torana.testing.openai_server import MODEL_NAME, OpenAIStandIn
 
@@ -116,7 +117,7 @@ def test_wrong_key_in_the_file_can_be_replaced(place: Place, server: OpenAIStand
 @pytest.mark.long
 def test_unreachable_server_changes_nothing(place: Place) -> None:
     write_by_hand(place.path)
-    url = f"http://127.0.0.1:{place.free_port()}/v1"
+    url = f"http://127.0.0.1:{free_port()}/v1"
     code, _, err = place.run("setup", "--base-url", url, "--yes")
     assert code == 1
     assert f"{url} did not list its models" in err
