@@ -174,7 +174,7 @@ async def test_running_and_queued_turns_are_cancelled_before_erasure(start: Star
     ids = [await say(client, content, "room", "ana", **later) for content in ("one", "two")]
     waiting = await say(client, "ben's", "room", "ben", **later)
     while not model.requests:  # the first turn runs
-        await client.get("/health")
+        await client.get("/v1/turns")
 
     assert (await erase(client, "ana"))["counts"]["turns"] == 2
 
