@@ -7,6 +7,7 @@ import os
 import signal
 import ssl
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -122,9 +123,8 @@ def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
         yield make
 
     for log in tmp_path.glob("*/data/logs/torana.log"):
-        for line in log.read_text(errors="replace").splitlines():
-            if '"level": "info"' not in line:
-                print(line)  # noqa: T201 - pytest shows it if the test has failed
+        with log.open(errors="replace") as lines:  # pytest shows its output if the test has failed
+            sys.stdout.writelines(line for line in lines if '"level": "info"' not in line)
 
 
 @pytest.fixture

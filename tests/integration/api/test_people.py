@@ -173,8 +173,7 @@ async def test_running_and_queued_turns_are_cancelled_before_erasure(start: Star
     later = {"Prefer": "respond-async"}
     ids = [await say(client, content, "room", "ana", **later) for content in ("one", "two")]
     waiting = await say(client, "ben's", "room", "ben", **later)
-    while not model.requests:  # the first turn runs
-        await client.get("/v1/turns")
+    await model.asked()
 
     assert (await erase(client, "ana"))["counts"]["turns"] == 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from pydantic_ai.messages import ToolCallPart
 from tests.unit.connectors.conftest import Gateway
 
 from torana.connectors.base import ELSEWHERE, Attachment, Capabilities, OutcomeUnknown, PermanentError
-from torana.messages import GATEWAY_OWNER, SCHEDULE_PRINCIPAL, Inbound, utc_now
+from torana.messages import GATEWAY_MODEL, GATEWAY_OWNER, SCHEDULE_PRINCIPAL, Inbound, utc_now
 from torana.permissions import Rule, Rules
 from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
@@ -173,7 +173,8 @@ async def test_ok_after_a_refused_message_of_the_sender_does_not_count(open_gate
     gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
     await chat.say("2+2?")
     await chat.shown(1)
-    await chat.until_taken(await chat.say("No, because " + "x" * 10_000))
+    await chat.say("No, because " + "x" * 10_000)
+    await chat.shown(2)
 
     await chat.until_taken(await chat.say("ok"))
 
@@ -318,12 +319,21 @@ async def test_yes_after_a_reminder_below_the_question_does_not_count(open_gatew
     assert (await texts(chat, 9, room="lobby"))[7:] == ["I run calculate.", "It is 4."]
 
 
+class _NamedModel(ScriptedModel):
+    """A model that reports the name with which the gateway marks its own texts."""
+
+    def __init__(self, *answers: str | Sequence[Any]) -> None:
+        super().__init__(*answers)
+        self._model_name = GATEWAY_MODEL
+
+
+@pytest.mark.parametrize("kind", [ScriptedModel, _NamedModel])
 async def test_yes_after_an_older_text_that_the_operator_retried_does_not_count(
-    open_gateway: Open, act: Act
+    open_gateway: Open, act: Act, kind: type[ScriptedModel]
 ) -> None:
     chat = chat_of()
     chat.faults.append(PermanentError("not now"))
-    model = ScriptedModel("Pizza? Answer yes or no.", [calculate()], "It is 4.")
+    model = kind("Pizza? Answer yes or no.", [calculate()], "It is 4.")
     gateway = await open_gateway(chat, model, rules=ASKS)
     await chat.say("hello")
     while [row.state for row in await gateway.rows()] != ["refused"]:

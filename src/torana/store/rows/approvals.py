@@ -206,7 +206,7 @@ def drop_closed_questions(connection: Connection, turn_id: str, now: datetime) -
     A question stays if its beginning is sent or being sent.
     """
     for number in connection.execute(_DEAD, {"of_turn": turn_id}).scalars().all():
-        change = {"state": "dropped", "ended_at": now, "reason": _CLOSED}
+        change = {"state": "dropped", "ended_at": now, "reason": "it can no longer be answered"}
         connection.execute(sa.update(deliveries).where(_is_delivery_of(turn_id, number)).values(change))
         connection.execute(_UNSAID, {"of_turn": turn_id, "said_by": number})
 
@@ -325,8 +325,10 @@ def _in_line(inbound: Inbound) -> sa.Exists:
 
 
 def _is_fixed(answered: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Return the condition for turns whose replies are fixed texts of the gateway."""
-    return answered.c.model.is_not_distinct_from(GATEWAY_MODEL) & ~_is_scheduled(answered)
+    """Return the condition for turns whose replies are fixed texts of the gateway: they end as they begin."""
+    # The name of the model is not enough, because a provider may report any name.
+    at_once = answered.c.ended_at.is_not_distinct_from(answered.c.created_at)
+    return at_once & answered.c.model.is_not_distinct_from(GATEWAY_MODEL) & ~_is_scheduled(answered)
 
 
 def _answers_nothing(said: sa.FromClause) -> sa.ColumnElement[bool]:
@@ -510,9 +512,6 @@ def _approval(row: RowMapping) -> Approval:
 
 #: The fields of an approval that have columns.
 _STORED = [one.name for one in fields(Approval) if one.name != "hidden"]
-
-#: The reason of dropped questions.
-_CLOSED = "it can no longer be answered"
 
 #: The turn that asks, in queries for other turns of its session.
 _asking = turns.alias("asking")
