@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pydantic_ai.messages import ToolCallPart
 from tests.integration.mcp.conftest import Ask, Start, is_alive, the_program, until
@@ -21,7 +22,9 @@ from torana.messages import Inbound, Turn, utc_now
 from torana.models.builtin.answers import failure_for_people
 from torana.store.rows.audit import Act
 from torana.testing import ScriptedModel
+from torana.tools.mcp.entries import read_servers
 from torana.tools.mcp.servers import McpServers
+from torana.tools.mcp.stdio import ProgramEnvironment, open_stdio
 from torana.tools.mcp.toolset import McpToolset
 from torana.turns import Turns
 from torana.turns.approvals import Choice
@@ -99,6 +102,26 @@ async def test_missing_program_is_reported(start: Start) -> None:
 
     assert record(servers)["state"] == "refused"
     assert "there is no program no-such-program" in record(servers)["reason"]
+
+
+async def test_cancelled_stop_leaves_no_task_and_no_program(tmp_path: Path) -> None:
+    table = {"command": "sleep", "args": ["600"]}  # ignores the end of its input
+    (server,) = read_servers({"deaf": table}, file=None, environ=os.environ)
+    environment = ProgramEnvironment(path=os.environ["PATH"], homes=tmp_path)
+    tasks, children, connected = asyncio.all_tasks(), psutil.Process().children(), asyncio.Event()
+
+    async def connect() -> None:
+        async with open_stdio(server, environment, ended=lambda _reason: None):
+            connected.set()
+
+    stopping = asyncio.create_task(connect())
+    await connected.wait()
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+
+    assert asyncio.all_tasks() == tasks
+    assert psutil.Process().children() == children
 
 
 async def test_silent_server_does_not_delay_a_turn(start: Start, hostile: Hostile, ask: Ask) -> None:

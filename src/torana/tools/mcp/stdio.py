@@ -89,7 +89,7 @@ async def open_stdio(
                 program.release()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(ending, *tasks, return_exceptions=True)
             for stream in (to_session, incoming, outgoing, from_session):
                 stream.close()
 
