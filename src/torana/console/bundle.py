@@ -21,7 +21,9 @@ _DECLARED = re.compile(r"^export (?=(?:async function\*?|function\*?|class|const
 _LISTED = re.compile(r"\bexport\s*\{([^}]*)\};?")
 _DEFAULT = re.compile(r"\bexport default ")
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
-_OPERATOR = re.compile(r" (=>|={1,3}|!==|&&|\|\||<=|>=|\?\?|[?:+*/]) ")
+_OPERATOR = re.compile(r" (=>|={1,3}|!==|&&|\|\||<=|>=|\?\?|[-?:+*/%<>]|[-+]=) ")
+#: A line break inside braces or after a comma, and the end of the last statement of a block.
+_BREAK = re.compile(r"(?<=[{,])\n|;[ \n](?=})")
 _BLANK = re.compile(r"^\s+", re.MULTILINE)
 #: A string literal, which is kept, or a space that is removed: after a comma, inside braces, or before a
 #: parenthesis or a block.
@@ -61,7 +63,7 @@ def bundle(read: Callable[[str], str], entry: str) -> str:
 
     add(entry)
     script = _OPERATOR.sub(r"\1", compact("\n".join(functions)))
-    script = _SPACE.sub(lambda found: found[1] or "", script).replace(";\n}", "}")
+    script = _SPACE.sub(lambda found: found[1] or "", _BREAK.sub("", script))
     if re.search(r"</script|<!--", script, re.IGNORECASE):
         raise ValueError("A module contains </script or <!--, which HTML does not allow in a script element.")
     return script

@@ -421,6 +421,28 @@ def test_shortcuts_work_and_are_listed(serve: Serve, visit: Visits) -> None:
     expect(visited.turn()).to_contain_text("397.8")
 
 
+def test_keys_typed_into_the_page_before_are_ignored(
+    new_gateway: Callable[..., Gateway], visit: Visits
+) -> None:
+    gateway = new_gateway()
+    gateway.start()
+    page = visit(gateway.url).page
+    page.add_init_script(
+        "window.typing = setInterval(() => dispatchEvent(new KeyboardEvent('keydown', { key: 'x' })), 50)"
+    )
+    page.reload()
+    box = page.get_by_role("textbox", name="Message")
+    expect(box).to_be_focused()
+    page.keyboard.type("yes")
+    page.keyboard.press("Enter")
+    stopped = page.evaluate("() => { clearInterval(window.typing); return performance.now(); }")
+    page.wait_for_function("stopped => performance.now() > stopped + 1000", arg=stopped)
+    page.keyboard.type("hello")
+
+    expect(box).to_have_value("hello")
+    expect(page.locator("article.turn")).to_have_count(0)
+
+
 def test_box_stays_visible_above_the_keyboard_of_a_phone(serve: Serve, visit: Visits) -> None:
     visited = visit(serve().url, token=OPERATOR, size=PHONE)
     page = visited.page

@@ -8,6 +8,7 @@ import { local, session } from "./base/storage.js";
 import { Store, useStore } from "./base/store.js";
 import { ProblemNote, Spinner } from "./parts/controls.js";
 import { applyScheme } from "./parts/preferences.js";
+import { ignoreFirstKeys } from "./parts/shortcuts.js";
 import { Shell } from "./shell.js";
 import { SignIn, SignInQuestion } from "./sign_in.js";
 
@@ -116,6 +117,7 @@ function showIcon() {
   document.head.append(icon);
 }
 
+ignoreFirstKeys();
 showIcon();
 applyLanguage();
 applyScheme();

@@ -23,6 +23,22 @@ export function useShortcuts(actions) {
   }, []);
 }
 
+/** Ignore typing until a second without it, or a click: it may be meant for the page that was here before. */
+export function ignoreFirstKeys() {
+  let last = performance.now();
+  addEventListener("pageshow", (event) => { last = event.timeStamp; });
+  addEventListener("focus", (event) => { if (last > 0) last = event.timeStamp; });
+  addEventListener("pointerdown", () => { last = -1000; });
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || !/^(.|Enter|Tab)$/.test(event.key)) return;
+    if (event.timeStamp < last + 1000) {
+      last = event.timeStamp;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    } else last = -1000;
+  }, true);
+}
+
 export function ShortcutsDialog({ onClose }) {
   return html`<${Dialog} title=${t("shortcuts.title")} onClose=${onClose}>
     <dl class="shortcuts">${KEYS.map(([keys, label]) => html`<div><dt>${keys.split(" ").map((key) => html`<kbd>${key}</kbd>`)}</dt><dd>${t(label)}</dd></div>`)}</dl>
