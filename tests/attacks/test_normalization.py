@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 from tests.attacks.conftest import GatewayProcess
 
-from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn
+from torana.testing.openai_server import Answer, Call, ChatRequest, OpenAIStandIn, Reply
 
 _SIZE = 20_000
 _PLAIN = "ab" * (_SIZE // 2)
@@ -36,13 +36,16 @@ def test_runs_of_marks_cost_as_much_as_letters_and_do_not_delay_other_users(
 ) -> None:
     begun, answered = threading.Event(), threading.Event()
 
-    def reply(request: ChatRequest) -> Answer:
+    def end_when_answered() -> Iterator[str]:
+        answered.wait(60)
+        yield "Done."
+
+    def reply(request: ChatRequest) -> Answer | Reply:
         if "question" in request.text:
             return "42"
         if request.results:
             assert len(request.results) == 5
-            answered.wait(60)
-            return "Done."
+            return Reply(pieces=end_when_answered())
         begun.set()
         return _calls(next(text for text in _TEXTS.values() if text[:9_000] in request.text))
 

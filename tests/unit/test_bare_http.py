@@ -388,6 +388,24 @@ def test_too_many_trailers_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> No
         connection.next_event()
 
 
+def test_head_of_known_length_is_sent_with_the_body() -> None:
+    connection = http11.BoundedConnection()
+    connection.receive_data(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+    connection.next_event()
+    head = h11.Response(status_code=200, headers=[("Content-Length", "5")])
+
+    assert connection.send(head) == b""
+    assert connection.send(h11.Data(data=b"hello")) == b"HTTP/1.1 200 \r\nContent-Length: 5\r\n\r\nhello"
+
+
+def test_head_of_a_stream_is_sent_at_once() -> None:
+    connection = http11.BoundedConnection()
+    connection.receive_data(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+    connection.next_event()
+
+    assert connection.send(h11.Response(status_code=200, headers=[])).startswith(b"HTTP/1.1 200")
+
+
 def test_head_of_the_greatest_length_follows_a_chunked_body() -> None:
     connection = http11.BoundedConnection()
     head = b"GET / HTTP/1.1\r\n" + b"Host: h\r\n" + b"a: b\r\n" * (http11.HEAD_LINES - 3) + b"\r\n"
