@@ -388,7 +388,13 @@ def open_agent(
         memory = Memory(database=database, clock=clock)
         zone = ZoneInfo("Europe/Lisbon")
         schedules = Schedules(
-            database=database, zone=zone, per_user=50, min_minutes=5, changed=lambda: None, clock=clock
+            database=database,
+            computing=computing,
+            zone=zone,
+            per_user=50,
+            min_minutes=5,
+            changed=lambda: None,
+            clock=clock,
         )
         core = build_toolset(
             [

@@ -174,6 +174,8 @@ class Inbound:
     in_reply_to: str | None = None
     #: The files that a model may receive.
     files: tuple[File, ...] = ()
+    #: False if a yes approves no call: the client decides by ids, or a refused message came before.
+    may_approve: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from torana.messages import GATEWAY_OWNER, Turn
 from torana.schedules import NewSchedule, Schedules, Ticker
 from torana.store.engine.sqlite import SqliteDatabase
 from torana.testing import Faults, MortalDatabase
+from torana.tools.computing import Computing
 
 #: Half past nine; schedules for every ten minutes are due at these times, once of them late.
 BEGIN = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
@@ -45,6 +46,7 @@ def new_file(path: Path, tmp_path: Path) -> Callable[[], Path]:
         database = SqliteDatabase(path=path)
         schedules = Schedules(
             database=database,
+            computing=Computing(),  # no text of this test needs its processes
             zone=ZoneInfo("UTC"),
             per_user=10,
             min_minutes=5,

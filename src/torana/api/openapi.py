@@ -223,7 +223,8 @@ def message_headers() -> list[dict[str, Any]]:
         "Prefer": (
             (
                 "`respond-async`: answer 202 with the turn. `wait=N`: wait for at most N seconds. "
-                "`cancel-on-disconnect`: cancel the turn if the client disconnects."
+                "`cancel-on-disconnect`: cancel the turn if the client disconnects. "
+                "`decide-by-id`: a yes in words approves no call, because the client decides by approval id."
             ),
             {"type": "string"},
         ),

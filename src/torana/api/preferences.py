@@ -28,6 +28,8 @@ class Preferences:
     #: Seconds; None if the request has no ``wait``.
     wait: int | None = None
     cancel_on_disconnect: bool = False
+    #: True if the client shows approval questions itself, so that a yes in words approves nothing.
+    decide_by_id: bool = False
 
     @property
     def applied_header(self) -> dict[str, str]:
@@ -47,6 +49,7 @@ def read_preferences(values: Sequence[str]) -> Preferences:
         respond_async="respond-async" in named,
         wait=min(int(wait), _WAIT_LIMIT) if re.fullmatch("[0-9]{1,9}", wait) else None,
         cancel_on_disconnect="cancel-on-disconnect" in named,
+        decide_by_id="decide-by-id" in named,
     )
 
 

@@ -115,7 +115,7 @@ def _groups(loaded: Loaded, database: Database, computing: Computing) -> Sequenc
         memory=Memory(database=database),
         sessions=Sessions(database=database, history_messages=settings.history_messages),
         skills=open_skills(loaded, installed),
-        schedules=open_schedules(settings, database, changed=lambda: None),
+        schedules=open_schedules(settings, database, computing, changed=lambda: None),
         workspaces=open_workspaces(settings, database),
         granted=installed.granted_needs,
     )

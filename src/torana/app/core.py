@@ -54,6 +54,7 @@ from torana.store.backup.archive import INSTALLED
 from torana.store.engine.database import Connection, Database
 from torana.store.redis.server import RedisServer
 from torana.store.rows import tokens
+from torana.tools.computing import Computing
 from torana.turns import LiveTurns, Queue, Runner, Turns, TurnWriter
 from torana.turns.approvals import Approvals
 from torana.turns.events.log import EventLog
@@ -111,7 +112,7 @@ def build_core(loaded: Loaded, model: Model | None) -> Core:
     memory = Memory(database=database, embedder=embedder)
     takes = files_taken(model, settings.model_files)
     due = asyncio.Event()
-    schedules = open_schedules(settings, database, changed=due.set)
+    schedules = open_schedules(settings, database, Computing(), changed=due.set)
     dependencies = ToolDependencies(
         memory=memory,
         sessions=sessions,
@@ -186,10 +187,13 @@ def _rules(settings: Settings) -> Rules:
     return Rules(database_place(settings).read(resolve_tokens))
 
 
-def open_schedules(settings: Settings, database: Database, *, changed: Callable[[], None]) -> Schedules:
+def open_schedules(
+    settings: Settings, database: Database, computing: Computing, *, changed: Callable[[], None]
+) -> Schedules:
     """Return the users' schedules. ``changed`` is called when the earliest due time may have changed."""
     return Schedules(
         database=database,
+        computing=computing,
         zone=ZoneInfo(settings.timezone),
         per_user=settings.schedules_per_user,
         min_minutes=settings.schedule_min_minutes,

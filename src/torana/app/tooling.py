@@ -64,7 +64,7 @@ class ToolDependencies:
 
 def build_tooling(loaded: Loaded, dependencies: ToolDependencies, database: Database) -> Tooling:
     """Build all tools of the gateway. Raises ``ConfigInvalid`` for an operator's tool that is not usable."""
-    python, computing = PythonTools(), Computing()
+    python, computing = PythonTools(), dependencies.schedules.computing
     groups = tool_groups(loaded, dependencies, python, computing)
     toolset = build_toolset(groups, own=load_tools(loaded.settings.tools), computing=computing)
     mcp = _mcp(loaded, database, taken=frozenset(toolset.tools))

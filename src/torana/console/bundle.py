@@ -25,11 +25,11 @@ _OPERATOR = re.compile(r" (=>|={1,3}|!==|&&|\|\||<=|>=|\?\?|[-?:+*/%<>]|[-+]=) "
 #: A line break inside braces or after a comma, and the end of the last statement of a block.
 _BREAK = re.compile(r"(?<=[{,])\n|;[ \n](?=})")
 _BLANK = re.compile(r"^\s+", re.MULTILINE)
-#: A string literal, which is kept, or a space that is removed: after a comma, inside braces, or before a
-#: parenthesis or a block.
+#: A string literal, which is kept, or a space that is removed: after a comma or the name of a field, inside
+#: braces, or before a parenthesis or a block.
 _SPACE = re.compile(
     r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?<!html)`(?:[^`\\\n{}]|\$\{[^`{}\n]*\})*`)"""
-    r"|(?<=[,{])[ ]|[ ](?=})|(?<=\bif)[ ](?=\()|(?<=\))[ ](?={)"
+    r"|(?<=[,{])[ ]|[ ](?=})|(?<=\bif)[ ](?=\()|(?<=\))[ ](?={)|(?<=\w:)[ ](?=[\w\"'`({[])"
 )
 
 

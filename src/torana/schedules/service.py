@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
@@ -12,11 +12,14 @@ from torana.errors import NotFound, ScheduleEnded, ScheduleInvalid, SchedulePaus
 from torana.messages import MissedPolicy, ScheduleState, new_id, utc_now
 from torana.paging import TIME_KEY, Page, cut, read_cursor
 from torana.schedules.rules import next_due, smallest_gap
-from torana.schedules.words import read_instant, read_rule
+from torana.schedules.words import day_in_words, read_instant, read_rule
 from torana.store.engine.database import Connection, Database
 from torana.store.rows import schedules as rows
 from torana.store.rows.audit import Act, auditable_act, record
 from torana.store.rows.schedules import Schedule, ScheduleKind
+from torana.tools.base import ToolError
+from torana.tools.builtin.dates import read_day
+from torana.tools.computing import Computing
 from torana.turns.commands import WORDS
 
 #: The maximum length of the text of a schedule.
@@ -53,10 +56,12 @@ class Schedules:
     An operator's action on a user's schedule is recorded in the audit record. Every method with an id raises
     ``NotFound`` for a schedule that the owner does not have.
 
-    ``zone`` is the default zone. ``changed`` is called when the next due time may have changed.
+    ``zone`` is the default zone. ``changed`` is called when the next due time may have changed. Dates in free
+    words are read with ``computing``.
     """
 
     database: Database
+    computing: Computing
     zone: ZoneInfo
     per_user: int
     min_minutes: int
@@ -72,7 +77,7 @@ class Schedules:
             known = await self.database.run(partial(rows.find_by_call, owner=new.owner, made_by=made_by))
             if known is not None:
                 return known
-        schedule = self._validate(new)
+        schedule = await self._validate(new)
         await self.database.run(partial(self._add, schedule=schedule, made_by=made_by, act=act))
         self.changed()
         return schedule
@@ -182,13 +187,13 @@ class Schedules:
             )
         _note(connection, schedule, act, "schedule.create")
 
-    def _validate(self, new: NewSchedule) -> Schedule:
+    async def _validate(self, new: NewSchedule) -> Schedule:
         now = self.clock()
         zone = self.zone if new.timezone is None else _zone(new.timezone)
         if (new.at is None) == (new.rule is None):
             raise ScheduleInvalid("A schedule needs either `at`, for one time, or `rule`, for repeated times.")
         rule = None if new.rule is None else read_rule(new.rule)
-        due = self._first(rule, zone, now) if rule else read_instant(new.at or "", now=now, zone=zone)
+        due = self._first(rule, zone, now) if rule else await self._read_instant(new, now, zone)
         return Schedule(
             id=new_id("sch"),
             owner=new.owner,
@@ -206,6 +211,18 @@ class Schedules:
             due_at=due,
             try_at=due,
         )
+
+    async def _read_instant(self, new: NewSchedule, now: datetime, zone: ZoneInfo) -> datetime:
+        """Return the moment of a one-off schedule. A day in free words is read in another process."""
+        text, day = new.at or "", None
+        if words := day_in_words(text, zone):
+            arguments = {"text": words, "now": now.astimezone(zone).isoformat()}
+            try:
+                read = await self.computing.run(read_day, arguments, user=new.user or new.token or "")
+            except ToolError as error:
+                raise ScheduleInvalid(str(error)) from None
+            day = date.fromisoformat(read)
+        return read_instant(text, now=now, zone=zone, day=day)
 
     def _first(self, rule: str, zone: ZoneInfo, now: datetime) -> datetime:
         if smallest_gap(rule) < timedelta(minutes=self.min_minutes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from torana.errors import ScheduleInvalid
@@ -92,6 +92,8 @@ _OF_DATES = re.compile(
     r"\d{4}-\d\d-\d\d|\d+[./]\d+[./]\d+|\b20\d\d(?:\d{4})?\b|\b[\w-]+ (?:day|week|month|year)s?\b"
     rf"|\b\d+(?:st|nd|rd|th)?(?: of)? {_MONTH}|\b{_MONTH}[a-z]* \d+(?:st|nd|rd|th)?\b"
 )
+#: The words of a day for which dateparser takes some milliseconds, or is not needed.
+_PLAIN_DAY = re.compile(rf"(?:today|tomorrow|(?:on )?(?:{'|'.join(list(_DAYS)[:7])})|\d{{4}}-\d\d-\d\d)?")
 _LEFT_OVER = re.compile(
     rf"\d|\b(?:at|midnight|midday|eleven|twelve|{'|'.join(number for number in _NUMBERS if len(number) > 2)})\b"
 )
@@ -111,15 +113,28 @@ _IN_YEAR = re.compile(
 )
 
 
-def read_instant(text: str, *, now: datetime, zone: ZoneInfo) -> datetime:
+def day_in_words(text: str, zone: ZoneInfo) -> str:
+    """Return the words of a day that only dateparser can read, or "". Reading them can take long.
+
+    Raises ``ScheduleInvalid`` for a text that is empty or too long.
+    """
+    phrase = _plain(text)
+    if _IN.fullmatch(phrase) or _iso(phrase, zone) or _OTHERWISE.search(phrase):
+        return ""
+    _, words = _time_in(phrase)
+    return "" if _PLAIN_DAY.fullmatch(words) or _LEFT_OVER.search(_OF_DATES.sub("", words)) else words
+
+
+def read_instant(text: str, *, now: datetime, zone: ZoneInfo, day: date | None = None) -> datetime:
     """Return the moment that a text names, in UTC: ``2026-12-24T09:00``, ``tomorrow at 9``, ``in 20 minutes``.
 
-    A day without a time is its morning; a time without a day is its next occurrence. Raises ``ScheduleInvalid``
+    A day without a time is its morning; a time without a day is its next occurrence. ``day`` is the day that
+    ``day_in_words`` names, if the caller has read it. Raises ``ScheduleInvalid``
     for a text that is not understood, has passed, or is further ahead than ``HORIZON``.
     """
     phrase = _plain(text)
     local = now.astimezone(zone)
-    moment = _iso(phrase, zone) or _ahead(phrase, local, zone) or _parse_named_time(phrase, local, zone)
+    moment = _iso(phrase, zone) or _ahead(phrase, local, zone) or _parse_named_time(phrase, local, zone, day)
     if moment is None:
         raise ScheduleInvalid(
             f"“{phrase}” is not a time. Write for example {local:%Y-%m-%d} 17:30, “tomorrow at 9”, "
@@ -236,7 +251,7 @@ def _ahead(phrase: str, local: datetime, zone: ZoneInfo) -> datetime | None:
     return local.astimezone(UTC).replace(microsecond=0) + ahead
 
 
-def _parse_named_time(phrase: str, local: datetime, zone: ZoneInfo) -> datetime | None:
+def _parse_named_time(phrase: str, local: datetime, zone: ZoneInfo, day: date | None) -> datetime | None:
     """Parse a day and a time of day, or one of them."""
     if _OTHERWISE.search(phrase):
         return None
@@ -244,7 +259,7 @@ def _parse_named_time(phrase: str, local: datetime, zone: ZoneInfo) -> datetime 
     if _LEFT_OVER.search(_OF_DATES.sub("", words)):
         return None
     try:
-        day = read_date(words, local) if words else local.date()
+        day = day or (read_date(words, local) if words else local.date())
     except ToolError:
         return None
     if at is None and not words:

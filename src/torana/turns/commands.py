@@ -41,6 +41,7 @@ _UNCLEAR = (
     "Another message followed my question, or you replied to another message. I cannot know what you answer, "
     "so your answer does not count. I ask again."
 )
+_BY_ID = "The question is still open. Answer it where it is shown, not with a message."
 _UNCONFIRMED = (
     "I cannot confirm that my question was shown to you, so that does not count as an answer. I ask again."
 )
@@ -90,7 +91,8 @@ class Commands:
         place = (inbound.owner, inbound.user, inbound.channel)
         # Of HTTP answers at the same time the first decides: its response has the next question.
         is_read = inbound.account is not None or not self._answering[place]
-        choice = Choice(approve=approve) if is_read else None
+        may_decide = is_read and (inbound.may_approve or not approve)
+        choice = Choice(approve=approve) if may_decide else None
         self._answering[place] += 1
         try:
             # Another replica may be storing the first answer, after which the next question is the open one.
@@ -165,6 +167,8 @@ def _explain_not_counted(connection: Connection, inbound: Inbound, new: NewTurn)
     approval = find_unanswered(connection, inbound, new.at)
     if approval is None:
         return None
+    if inbound.account is None and not inbound.may_approve:
+        return idempotency_keys.answer_at_once(connection, inbound, new, _BY_ID), None
     if inbound.account is None:
         text = f"{_NOT_SHOWN}\n\n{question_text(approval.tool, approval.arguments)}"
         return idempotency_keys.answer_at_once(connection, inbound, new, text), None

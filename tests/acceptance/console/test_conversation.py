@@ -167,6 +167,39 @@ def test_clicks_in_a_row_do_not_approve_a_call_that_appears(serve: Serve, visit:
     expect(visited.turn()).to_contain_text("6 * 7 = 42")
 
 
+def test_input_after_a_return_to_the_page_does_not_approve(serve: Serve, visit: Visits, model: Models) -> None:
+    """A page over the console can ask for clicks and keys, and then close itself."""
+    visited = visit(serve(model(calculates), **ASKS).url, token=OPERATOR)
+    page = visited.page
+    visited.send("what is 6 * 7?")
+    allow = visited.turn().locator(".approval").get_by_role("button", name="Allow")
+    expect(allow).to_have_css("pointer-events", "auto")
+    allow.evaluate("element => element.focus()")
+
+    page.evaluate("window.returning = setInterval(() => dispatchEvent(new Event('focus')), 50)")
+    expect(allow).to_have_css("pointer-events", "none")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(allow).to_be_focused()
+    expect(visited.turn().locator(".approval")).to_contain_text("open")
+
+    page.evaluate("clearInterval(window.returning)")
+    expect(allow).to_have_css("pointer-events", "auto")
+    page.keyboard.press("Enter")
+    expect(visited.turn()).to_contain_text("6 * 7 = 42")
+
+
+def test_written_yes_does_not_approve(serve: Serve, visit: Visits, model: Models) -> None:
+    visited = visit(serve(model(calculates), **ASKS).url, token=OPERATOR)
+    visited.send("what is 6 * 7?")
+    expect(visited.turn().get_by_role("button", name="Allow")).to_be_visible()
+    visited.send("yes")
+
+    expect(visited.turn()).to_contain_text("The question is still open")
+    visited.page.get_by_role("button", name="Allow").click()
+    expect(visited.turn(0)).to_contain_text("6 * 7 = 42")
+
+
 def test_arguments_of_an_approval_can_be_edited(serve: Serve, visit: Visits, model: Models) -> None:
     visited = visit(serve(model(calculates), **ASKS).url, token=OPERATOR)
     visited.send("what is 6 * 7?")
@@ -437,6 +470,7 @@ def test_keys_typed_into_the_page_before_are_ignored(
     page.keyboard.press("Enter")
     stopped = page.evaluate("() => { clearInterval(window.typing); return performance.now(); }")
     page.wait_for_function("stopped => performance.now() > stopped + 1000", arg=stopped)
+    page.keyboard.press("s")
     page.keyboard.type("hello")
 
     expect(box).to_have_value("hello")

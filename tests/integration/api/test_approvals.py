@@ -430,9 +430,9 @@ async def test_yes_after_a_message_that_waits_repeats_the_question(start: Start)
     assert (await _posted(client, "ok")).json()["reply"] == "It is 2."
 
 
-@pytest.mark.parametrize("imitated", ["1+1", "2+2"])
+@pytest.mark.parametrize(("imitated", "user"), [("1+1", "ana"), ("2+2", "ana"), ("1+1", "ben"), ("2+2", None)])
 async def test_yes_after_a_reminder_decides_no_call_that_no_response_has_shown(
-    start: Start, imitated: str
+    start: Start, imitated: str, user: str | None
 ) -> None:
     """The text of a reminder, or of the agent, may imitate a question."""
     model = ScriptedModel([calculate("1+1", "c1"), calculate("2+2", "c2")], "Done.")
@@ -445,7 +445,7 @@ async def test_yes_after_a_reminder_decides_no_call_that_no_response_has_shown(
         principal=f"{SCHEDULE_PRINCIPAL}sch_1",
         content="A reminder is due: x",
         channel="desk",
-        user="ana",
+        user=user,
     )
     await app.turns.store_answered(reminder, text, also=no_more)
 
@@ -457,6 +457,18 @@ async def test_yes_after_a_reminder_decides_no_call_that_no_response_has_shown(
     await _posted(client, "yes")
     assert (await client.get(f"/{asked['approval']['url']}")).json()["state"] == "approved"
     assert len((await client.get("/v1/approvals")).json()["items"]) == 1
+
+
+async def test_yes_of_a_client_that_decides_by_id_approves_nothing(start: Start, model: ScriptedModel) -> None:
+    _, client = await start(model, permissions=ASKS)
+    asked = (await _posted(client, "1+1?")).json()
+
+    answered = (await _posted(client, "yes", Prefer="decide-by-id")).json()
+
+    assert answered["reply"] == "The question is still open. Answer it where it is shown, not with a message."
+    assert (await client.get(f"/{asked['approval']['url']}")).json()["state"] == "open"
+    await _posted(client, "no", Prefer="decide-by-id")
+    assert (await client.get(f"/{asked['approval']['url']}")).json()["state"] == "denied"
 
 
 async def test_question_survives_restart_and_yes_returns_reply(start: Start, model: ScriptedModel) -> None:

@@ -151,7 +151,7 @@ async def test_paused_schedule_does_not_run_now(start: Start) -> None:
         ({"text": "/stop", "at": "tomorrow"}, "schedule_invalid", "a command to the gateway"),
         ({"text": "x", "at": "2020-01-01 09:00"}, "schedule_invalid", "is in the past"),
         ({"text": "x", "at": "2222-01-01 09:00"}, "schedule_invalid", "more than 10 years ahead"),
-        ({"text": "x", "at": "when pigs fly"}, "schedule_invalid", "is not a time"),
+        ({"text": "x", "at": "when pigs fly"}, "schedule_invalid", "is not a date"),
         ({"text": "x", "at": "tomorrow", "timezone": "Mars/Olympus"}, "schedule_invalid", "no time zone"),
         ({"text": "x", "rule": "0 9 30 2 *"}, "schedule_invalid", "never due"),
         ({"text": "x", "rule": "* * * * *"}, "schedule_invalid", "every 5 minutes"),

@@ -12,7 +12,14 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 from tests.unit.connectors.conftest import Gateway
 
-from torana.connectors.base import ELSEWHERE, Attachment, Capabilities, OutcomeUnknown, PermanentError
+from torana.connectors.base import (
+    ELSEWHERE,
+    Attachment,
+    Capabilities,
+    OutcomeUnknown,
+    PermanentError,
+    RetryLater,
+)
 from torana.messages import GATEWAY_MODEL, GATEWAY_OWNER, SCHEDULE_PRINCIPAL, Inbound, utc_now
 from torana.permissions import Rule, Rules
 from torana.store.rows.audit import Act
@@ -317,6 +324,59 @@ async def test_yes_after_a_reminder_below_the_question_does_not_count(open_gatew
     assert await open_calls(gateway, 1) == ["c1"]
     await chat.say("yes", room="lobby", mention=True)
     assert (await texts(chat, 9, room="lobby"))[7:] == ["I run calculate.", "It is 4."]
+
+
+async def test_yes_after_a_reminder_of_unknown_outcome_does_not_count(open_gateway: Open) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?")
+    await chat.shown(1)
+    lost = OutcomeUnknown("the response was lost")
+    vars(lost)["arrived"] = True
+    chat.faults.extend([lost, RetryLater("too many", seconds=600)])
+    await remind(gateway, "Lunch? Answer yes or no.", user="chat:ana")
+    while chat.faults:
+        await gateway.rows()
+
+    await chat.until_taken(await chat.say("yes"))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    (*_, answer, _) = await gateway.rows()
+    assert answer.text == UNCLEAR
+
+
+async def test_yes_after_a_refused_message_whose_notice_waits_does_not_count(open_gateway: Open) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    await chat.say("2+2?")
+    await chat.shown(1)
+    chat.faults.append(RetryLater("too many", seconds=600))
+    await chat.until_taken(await chat.say("No! " + "x" * 10_000))
+    while chat.faults:
+        await gateway.rows()
+
+    await chat.until_taken(await chat.say("ok"))
+
+    assert await open_calls(gateway, 1) == ["c1"]
+    (*_, answer, _) = await gateway.rows()
+    assert answer.text == UNCLEAR
+
+
+async def test_yes_after_a_refused_message_without_a_notice_does_not_count(open_gateway: Open) -> None:
+    chat = chat_of()
+    gateway = await open_gateway(chat, ScriptedModel([calculate()], "It is 4."), rules=ASKS)
+    for _ in range(3):  # the limit of notices
+        await chat.until_taken(await chat.say("x" * 10_001))
+    await chat.say("2+2?")
+    assert (await texts(chat, 4))[3] == QUESTION
+    await chat.until_taken(await chat.say("No! " + "x" * 10_000))
+
+    await chat.say("ok")
+
+    assert (await texts(chat, 6))[4:] == [UNCLEAR, QUESTION]
+    assert await open_calls(gateway, 1) == ["c1"]
+    await chat.say("ok")
+    assert (await texts(chat, 8))[6:] == ["I run calculate.", "It is 4."]
 
 
 class _NamedModel(ScriptedModel):

@@ -22,6 +22,7 @@ from torana.store.engine.database import Database
 from torana.store.engine.tables import turns as turn_table
 from torana.store.rows.reports.turn_lists import TurnFilter, newest
 from torana.store.rows.schedules import Schedule
+from torana.tools.computing import Computing
 from torana.turns import Queue, Turns
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -97,7 +98,7 @@ def hand() -> Clock:
 
 @pytest.fixture
 async def boot(
-    open_database: Callable[[], Database], open_turns: Callable[..., Turns], hand: Clock
+    open_database: Callable[[], Database], open_turns: Callable[..., Turns], computing: Computing, hand: Clock
 ) -> AsyncGenerator[Callable[..., Any]]:
     """``await boot()`` starts a gateway on the test's database file, as after a restart."""
     opened: list[World] = []
@@ -112,7 +113,13 @@ async def boot(
         database, agent, woken = open_database(), Agent(), asyncio.Event()
         turns = open_turns(database=database, agent=agent, clock=hand, queue=queue, budgets=budgets)
         schedules = Schedules(
-            database=database, zone=BERLIN, per_user=per_user, min_minutes=5, changed=woken.set, clock=hand
+            database=database,
+            computing=computing,
+            zone=BERLIN,
+            per_user=per_user,
+            min_minutes=5,
+            changed=woken.set,
+            clock=hand,
         )
         ticker = Ticker(
             database=database, turns=turns, firings_per_day=firings_per_day, woken=woken, clock=hand

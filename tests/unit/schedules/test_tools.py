@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,11 +13,13 @@ from pydantic_ai import RunContext
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
 
+from torana.errors import ScheduleInvalid
 from torana.messages import EVERYONE, Turn
-from torana.schedules import Schedules, ScheduleTools
+from torana.schedules import NewSchedule, Schedules, ScheduleTools, words
 from torana.schedules import tools as module
 from torana.store.engine.database import Database
 from torana.tools import ToolContext, ToolError
+from torana.tools.computing import Computing
 
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 TURN = Turn(
@@ -50,9 +53,10 @@ def now() -> list[datetime]:
 
 
 @pytest.fixture
-def schedules(database: Database, now: list[datetime]) -> Schedules:
+def schedules(database: Database, computing: Computing, now: list[datetime]) -> Schedules:
     return Schedules(
         database=database,
+        computing=computing,
         zone=ZoneInfo("UTC"),
         per_user=3,
         min_minutes=5,
@@ -64,6 +68,18 @@ def schedules(database: Database, now: list[datetime]) -> Schedules:
 @pytest.fixture
 def tools(schedules: Schedules) -> ScheduleTools:
     return ScheduleTools(schedules=schedules)
+
+
+async def test_day_in_free_words_is_read_in_another_process(
+    schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some words of the permitted length take dateparser 70 ms."""
+    monkeypatch.setattr(words, "read_date", Mock(side_effect=AssertionError("read in the event loop")))
+    new = NewSchedule(owner="gateway", text="call Ana", at="the 1st of may at 9")
+
+    assert (await schedules.make(new)).due_at == datetime(AT.year, 5, 1, 9, tzinfo=UTC)
+    with pytest.raises(ScheduleInvalid, match="“mo z z z” is not a date"):
+        await schedules.make(replace(new, at="mo z z z"))
 
 
 async def test_new_reminder_is_confirmed_with_its_time_and_zone(

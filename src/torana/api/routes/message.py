@@ -35,6 +35,7 @@ async def answer_message(request: Request, services: Services, *, with_files: bo
     preferences = read_preferences(request.headers.getlist("prefer"))
     _check_rates(request, services)
     inbound = await (_inbound_with_files if with_files else _inbound)(request, services)
+    inbound = replace(inbound, may_approve=not preferences.decide_by_id)
     turn = await _find_by_key(services, inbound)
     response_headers: Mapping[str, str] = _REPLAYED
     if turn is None:

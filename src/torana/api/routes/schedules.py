@@ -64,15 +64,15 @@ async def schedules(
     )
     | {201: {"headers": with_headers("Location")}},
     summary="Schedule a reminder or a task for the agent, once or by a rule",
-    description=COUNTS_AS_MESSAGE,
+    description=f"{COUNTS_AS_MESSAGE} A refused schedule counts, too: reading its time can take long.",
     openapi_extra={"requestBody": json_body(ScheduleRequest)},
 )
 async def schedule_new(request: Request, response: Response) -> ScheduleBody:
     body = await read_body(request, ScheduleRequest)
     services, principal = services_of(request), current_principal(request)
     new = _new_schedule(body, principal)
-    async with services.rates.count(principal.user, principal.token):
-        made = await services.schedules.make(new, act=oversight(request))
+    await services.rates.take(principal.user, principal.token)
+    made = await services.schedules.make(new, act=oversight(request))
     response.headers["Location"] = f"schedules/{made.id}"
     return ScheduleBody.model_validate(made)
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from torana.api.schemas.base import Wire
+from torana.tools.builtin.arithmetic import PARSING
 
 
 def describe_fields(schemas: Mapping[str, dict[str, Any]], bodies: Collection[type[Wire]]) -> None:
@@ -31,7 +32,10 @@ def describe_fields(schemas: Mapping[str, dict[str, Any]], bodies: Collection[ty
 
 def _texts(module: str) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the texts below the fields of a module's classes, by class and field."""
-    for statement in ast.parse(inspect.getsource(sys.modules[module])).body:
+    source = inspect.getsource(sys.modules[module])
+    with PARSING:
+        statements = ast.parse(source).body
+    for statement in statements:
         if not isinstance(statement, ast.ClassDef):
             continue
         for field, below in pairwise(statement.body):

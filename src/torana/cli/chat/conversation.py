@@ -77,7 +77,7 @@ class Conversation:
         self._turn = ""
         try:
             async with self._client.stream(
-                "POST", path, json=body, headers={"Accept": "text/event-stream"}
+                "POST", path, json=body, headers={"Accept": "text/event-stream", "Prefer": "decide-by-id"}
             ) as response:
                 if response.status_code != HTTPStatus.OK:
                     await response.aread()

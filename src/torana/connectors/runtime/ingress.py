@@ -42,6 +42,9 @@ _LOOP = timedelta(minutes=10)
 #: from before a question that it seems to answer.
 _SKEW = timedelta(seconds=1)
 
+#: Maximum number of senders whose refused messages without a notice are remembered.
+_UNNOTIFIED = 10_000
+
 #: Seconds between attempts to store a message; the platform waits meanwhile.
 _PAUSES = (0.2, 1.0, 5.0)
 
@@ -112,6 +115,9 @@ class Ingress:
         self._from_senders = admission.rates.of_senders(account, settings.per_minute)
         #: Limits the gateway's own notices to one sender.
         self._notices = MessageRates(per_user=3, overall=60)
+        #: The latest senders, each with a channel, that got no notice of a refused message because of the limit.
+        #: The message may have been a no, so their next yes approves nothing.
+        self._unnotified: dict[tuple[str, str], None] = {}
         #: Limits the questions to the platform whether a reply is one to this account.
         self._questions = MessageRates(per_user=20, overall=120)
 
@@ -177,6 +183,7 @@ class Ingress:
         except (RateLimited, _Rejected) as error:
             await self._notify(heard, str(error))
             return
+        self._unnotified.pop(self._speaker(heard), None)
         if submitted.new:
             self._taken(submitted.turn)
 
@@ -267,13 +274,20 @@ class Ingress:
             said_at=heard.said_at,
             in_reply_to=heard.in_reply_to and _id(heard.in_reply_to),
             files=message_files.files,
+            may_approve=self._speaker(heard) not in self._unnotified,
         )
+
+    def _speaker(self, heard: IncomingMessage) -> tuple[str, str]:
+        return heard.sender.id, channel_of(self._account, heard.place)
 
     async def _notify(self, heard: IncomingMessage, text: str) -> None:
         """Send the sender a notice, within the limit for notices."""
         try:
             await self._notices.take(heard.sender.id)
         except GatewayError:
+            self._unnotified[self._speaker(heard)] = None
+            if len(self._unnotified) > _UNNOTIFIED:
+                del self._unnotified[next(iter(self._unnotified))]
             return
         await self._database.run(partial(self._add_notice, heard=heard, text=text))
         self._taken(None)

@@ -294,7 +294,7 @@ def open_to(connection: Connection, inbound: Inbound, *, now: datetime) -> list[
     query = _shown_to(inbound, now)
     if inbound.account is not None:
         spoke = _to_speaker(inbound, _saying), _saying.c.created_at > _shown_at, _answers_nothing(_saying)
-        is_last = ~_in_line(inbound).where(~_is_of_question, ~_is_notice, _may_be_shown)
+        is_last = ~_in_line(inbound).where(~_is_of_question, ~_is_notice, _may_be_shown | _is_refusal)
         if inbound.in_reply_to is not None:
             replied_to = _in_line(inbound).where(deliveries.c.shown_as == inbound.in_reply_to)
             is_last = replied_to.where(_is_of_question) | (replied_to.where(_is_notice) & is_last)
@@ -316,7 +316,8 @@ def _shown_to(inbound: Inbound, now: datetime) -> sa.Select[Any]:
 def _in_line(inbound: Inbound) -> sa.Exists:
     """Return the condition that the message's chat has a delivery of the question, or one sent after it."""
     # An operator may retry an older text.
-    is_retried = (deliveries.c.state == "sending") | (deliveries.c.ended_at > _shown_at)
+    is_unsure = (deliveries.c.state == "pending") & (deliveries.c.unsure > 0)
+    is_retried = (deliveries.c.state == "sending") | is_unsure | (deliveries.c.ended_at > _shown_at)
     return sa.exists().where(
         deliveries.c.account == inbound.account,
         deliveries.c.line == inbound.channel,
@@ -380,11 +381,8 @@ def _is_in_last_response(connection: Connection, inbound: Inbound, approval: App
         return False
     at = approval.replied_at
     later = sa.or_(turns.c.created_at > at, turns.c.ended_at > at, approvals.c.replied_at > at)
-    query = (
-        sa.select(turns.c.id)
-        .outerjoin(approvals, approvals.c.turn_id == turns.c.id)
-        .where(_to_speaker(inbound), later)
-    )
+    query = sa.select(turns.c.id).outerjoin(approvals, approvals.c.turn_id == turns.c.id)
+    query = query.where(_to_speaker(inbound, reminders=True), later)
     return connection.execute(query.limit(1)).first() is None
 
 
@@ -397,11 +395,8 @@ def _ends_last_reply(connection: Connection, inbound: Inbound, approval: Approva
     replies = (
         sa.select(sa.case((_is_fixed(turns), turns.c.reply)))
         .join(_asking, _asking.c.session_id == turns.c.session_id)
-        .where(
-            _asking.c.id == approval.turn_id,
-            _to_speaker(inbound),
-            turns.c.seq > _asking.c.seq,
-        )
+        .where(_asking.c.id == approval.turn_id, turns.c.seq > _asking.c.seq)
+        .where(_to_speaker(inbound, reminders=True))
     )
     at = sa.func.coalesce(turns.c.ended_at, turns.c.created_at)
     last_first = replies.order_by(at.desc(), turns.c.seq.desc()).limit(1)
@@ -457,11 +452,15 @@ def _open_to(inbound: Inbound, now: datetime) -> sa.Select[Any]:
     )
 
 
-def _to_speaker(inbound: Inbound, of: sa.FromClause = turns) -> sa.ColumnElement[bool]:
-    """Return the condition for turns of the message's sender in its channel."""
+def _to_speaker(
+    inbound: Inbound, of: sa.FromClause = turns, *, reminders: bool = False
+) -> sa.ColumnElement[bool]:
+    """Return the condition for turns of a message's sender in its channel, or also for all reminders there."""
     # A sender without a user is identified by the token.
     without_user = of.c.user.is_(None) & of.c.token.is_not_distinct_from(inbound.token)
     of_speaker = without_user if inbound.user is None else of.c.user == inbound.user
+    if reminders:
+        of_speaker |= _is_scheduled(of)
     return (of.c.owner == inbound.owner) & (of.c.channel == inbound.channel) & of_speaker
 
 
@@ -528,9 +527,11 @@ _shown_at = (
 _position = sa.func.coalesce(deliveries.c.root, deliveries.c.number)
 _is_of_question = _position == approvals.c.delivery
 _saying = turns.alias("saying")
-#: True for the gateway's reply to a message. A notice without a turn refuses a message, which could be a no.
+#: True for a notice that refuses a message, shown or not: the message could be a no.
+_is_refusal = deliveries.c.turn_id.is_(None)
+#: True for the gateway's reply to a message.
 _is_notice = sa.exists().where(_saying.c.id == deliveries.c.turn_id, _is_fixed(_saying))
-_may_be_shown = deliveries.c.state.in_(("preview", "sending", "sent", "ambiguous"))
+_may_be_shown = deliveries.c.state.in_(("preview", "sending", "sent", "ambiguous")) | (deliveries.c.unsure > 0)
 _ONE = (
     (approvals.c.turn_id == sa.bindparam("of_turn"))
     & (approvals.c.step == sa.bindparam("at"))

@@ -35,7 +35,7 @@ SHOWN = 15
 #: Results above ten to this power, and below its inverse, are refused.
 EXPONENT_LIMIT = 1000
 #: Held while Python parses: early versions of 3.11 and 3.12 fail if two threads do (python/cpython#106905).
-_PARSING = threading.Lock()
+PARSING = threading.Lock()
 #: The number of an expression's characters that an error repeats.
 EXCERPT = 80
 
@@ -173,7 +173,7 @@ def _evaluate(source: str, numbers: dict[str, Decimal], shown: str) -> Decimal:
 
 def _parse(source: str) -> ast.expr:
     """Return the syntax tree."""
-    with _PARSING:
+    with PARSING:
         return ast.parse(source, mode="eval").body
 
 

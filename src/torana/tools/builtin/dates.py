@@ -155,6 +155,11 @@ def read_date(text: str, now: datetime, *, past: bool = False) -> date:
     return found
 
 
+def read_day(text: str, now: str) -> str:
+    """Return ``read_date`` in ISO 8601, with arguments in JSON types: a worker process can call it."""
+    return read_date(text, datetime.fromisoformat(now)).isoformat()
+
+
 def _numeric(phrase: str) -> date | None:
     try:
         return date.fromisoformat(phrase.upper())

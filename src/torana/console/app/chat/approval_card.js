@@ -42,18 +42,25 @@ export function ApprovalCard({ approval, decide, mayDecide }) {
 }
 
 /**
- * Return the ref of an element with cards. It takes clicks when the cards have not changed for a second, and nothing
- * outside of it was clicked: a button may have moved, or appeared, where a person is clicking.
+ * Return the ref of an element with cards. It takes clicks when for a second the cards have not changed, nothing outside
+ * of it was clicked, and the page had the focus: a button may have appeared where a person is clicking.
  */
 export function useStillCards(approvals) {
   const element = useRef(null);
   const cards = approvals.map(({ id }) => id).join();
   useLayoutEffect(() => {
     if (!cards) return;
-    const wait = ({ target }) => element.current.contains(target) || element.current.animate({ pointerEvents: ["none", "none"] }, 1000);
-    wait({});
-    addEventListener("pointerdown", wait);
-    return () => removeEventListener("pointerdown", wait);
+    const wait = () => element.current.animate({ pointerEvents: ["none", "none"] }, 1000);
+    const waitOutside = ({ target }) => element.current.contains(target) || wait();
+    wait();
+    addEventListener("focus", wait);
+    addEventListener("pageshow", wait);
+    addEventListener("pointerdown", waitOutside);
+    return () => {
+      removeEventListener("focus", wait);
+      removeEventListener("pageshow", wait);
+      removeEventListener("pointerdown", waitOutside);
+    };
   }, [cards]);
   return element;
 }

@@ -162,7 +162,7 @@ export class Conversation {
   async #deliver(local, text, files, onBusy) {
     const body = { content: text, channelId: this.#channelId, onBusy, userId: this.#user() ?? undefined };
     if (files.length) body.files = await Promise.all(files.map(async ({ name, blob }) => ({ name, data: await base64(blob) })));
-    const headers = { Prefer: "respond-async", "Idempotency-Key": local.id };
+    const headers = { Prefer: "respond-async,decide-by-id", "Idempotency-Key": local.id };
     try {
       const turn = await this.#untilAnswered(() => this.#client.post("v1/messages", body, headers));
       this.#replaceLocal(local.id, turn);

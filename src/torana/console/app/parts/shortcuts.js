@@ -23,19 +23,27 @@ export function useShortcuts(actions) {
   }, []);
 }
 
-/** Ignore typing until a second without it, or a click: it may be meant for the page that was here before. */
+/**
+ * Ignore keys when the page appears or gets the focus, until a second without a key, or a click: they may be meant for
+ * the page that was here before. A field that had the focus before keeps its keys, except Tab.
+ */
 export function ignoreFirstKeys() {
-  let last = performance.now();
-  addEventListener("pageshow", (event) => { last = event.timeStamp; });
-  addEventListener("focus", (event) => { if (last > 0) last = event.timeStamp; });
-  addEventListener("pointerdown", () => { last = -1000; });
+  let isNew, last;
+  const begin = ({ timeStamp }) => { last = timeStamp; };
+  const appear = (event) => { begin(event); isNew = true; };
+  const settle = () => { last = -1000; isNew = false; };
+  appear({ timeStamp: performance.now() });
+  addEventListener("pageshow", appear);
+  addEventListener("focus", begin);
+  addEventListener("pointerdown", settle);
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || !/^(.|Enter|Tab)$/.test(event.key)) return;
-    if (event.timeStamp < last + 1000) {
-      last = event.timeStamp;
-      event.preventDefault();
-      event.stopImmediatePropagation();
-    } else last = -1000;
+    const { target, timeStamp } = event;
+    if (timeStamp > last + 1000) return settle();
+    if (!isNew && event.key !== "Tab" && target.closest?.("input, textarea")) return;
+    begin(event);
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    if (isNew) target.blur?.();
   }, true);
 }
 
