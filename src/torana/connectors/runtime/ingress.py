@@ -115,8 +115,8 @@ class Ingress:
         self._from_senders = admission.rates.of_senders(account, settings.per_minute)
         #: Limits the gateway's own notices to one sender.
         self._notices = MessageRates(per_user=3, overall=60)
-        #: The latest senders, each with a channel, that got no notice of a refused message because of the limit.
-        #: The message may have been a no, so their next yes approves nothing.
+        #: The latest senders, each with a channel, that got no notice of a refused message, because of the
+        #: limit. The message may have been a no, so their next yes approves nothing.
         self._unnotified: dict[tuple[str, str], None] = {}
         #: Limits the questions to the platform whether a reply is one to this account.
         self._questions = MessageRates(per_user=20, overall=120)
