@@ -24,7 +24,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Literal, TextIO, cast
+from typing import BinaryIO, Literal, TextIO, cast
 
 from torana.characters import HIDDEN, char_class, escape
 
@@ -115,18 +115,6 @@ class _File(_Discreet, logging.handlers.RotatingFileHandler):
     def __init__(self, file: Path) -> None:
         super().__init__(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
         self._dropping = threading.Lock()
-
-    def _open(self) -> Any:
-        file = super()._open()
-        self._size = os.fstat(file.fileno()).st_size
-        return file
-
-    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: N802
-        """Return whether the file has no room for a line. The base class asks the system for each size."""
-        if self.stream is None:
-            self.stream = self._open()
-        self._size += len(self.format(record)) + 1
-        return self._size > FILE_BYTES
 
     def files(self) -> list[Path]:
         """Return the log file and the rotated files that exist."""

@@ -20,6 +20,7 @@ from torana.store.rows.schedules import Schedule, ScheduleKind
 from torana.tools.base import ToolError
 from torana.tools.builtin.dates import read_day
 from torana.tools.computing import Computing
+from torana.tools.shares import sharing_user
 from torana.turns.commands import WORDS
 
 #: The maximum length of the text of a schedule.
@@ -218,7 +219,7 @@ class Schedules:
         if words := day_in_words(text, zone):
             arguments = {"text": words, "now": now.astimezone(zone).isoformat()}
             try:
-                read = await self.computing.run(read_day, arguments, user=new.user or new.token or "")
+                read = await self.computing.run(read_day, arguments, user=sharing_user(new))
             except ToolError as error:
                 raise ScheduleInvalid(str(error)) from None
             day = date.fromisoformat(read)

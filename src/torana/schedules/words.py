@@ -129,8 +129,8 @@ def read_instant(text: str, *, now: datetime, zone: ZoneInfo, day: date | None =
     """Return the moment that a text names, in UTC: ``2026-12-24T09:00``, ``tomorrow at 9``, ``in 20 minutes``.
 
     A day without a time is its morning; a time without a day is its next occurrence. ``day`` is the day that
-    ``day_in_words`` names, if the caller has read it. Raises ``ScheduleInvalid``
-    for a text that is not understood, has passed, or is further ahead than ``HORIZON``.
+    ``day_in_words`` names, if the caller has read it. Raises ``ScheduleInvalid`` for a text that is not
+    understood, has passed, or is further ahead than ``HORIZON``.
     """
     phrase = _plain(text)
     local = now.astimezone(zone)

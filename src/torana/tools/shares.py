@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Protocol
 
-from torana.messages import Turn, owner_of
+from torana.messages import owner_of
 from torana.tools.base import ToolError
 from torana.workers.fair_slots import FairSlots
 
@@ -22,9 +23,17 @@ _CALLS = {
 _WAIT = 60.0
 
 
-def sharing_user(turn: Turn) -> str:
-    """Return the user whose share of threads, processes and slow tools the turn uses."""
-    return turn.owner if turn.user is None else owner_of(turn.user)
+class _Sent(Protocol):
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def user(self) -> str | None: ...
+
+
+def sharing_user(sent: _Sent) -> str:
+    """Return the user whose share of threads, processes and slow tools a turn or a new schedule uses."""
+    return sent.owner if sent.user is None else owner_of(sent.user)
 
 
 async def acquire_within(seconds: float, slots: FairSlots, user: str, *, refusal: str) -> None:
